@@ -20,74 +20,74 @@ Given = Annotated[dict[str, Any], Body()]
 
 
 def make_app() -> FastAPI:
-    """An empty store."""
-    store, alone = QdrantClient(":memory:"), threading.Lock()
-    app = FastAPI(dependencies=[Depends(check_key)])
-
-    def answer(result: Any) -> dict[str, Any]:
-        return {"result": jsonable_encoder(result), "status": "ok", "time": 0.0}
+    """An empty store. Its requests run one after another, in the event loop."""
+    store, app = QdrantClient(":memory:"), FastAPI(dependencies=[Depends(check_key)])
 
     @app.exception_handler(ValueError)
     async def refuse(_: Request, error: ValueError) -> JSONResponse:
         return JSONResponse({"status": {"error": str(error)}, "time": 0.0}, 404)
 
+    add_collections(app, store)
+    add_points(app, store)
+    return app
+
+
+def answer(result: Any) -> dict[str, Any]:
+    return {"result": jsonable_encoder(result), "status": "ok", "time": 0.0}
+
+
+def add_collections(app: FastAPI, store: QdrantClient) -> None:
+    """Collections and their aliases."""
+
     @app.get("/collections")
-    def list_collections() -> Any:
-        with alone:
-            return answer(store.get_collections())
+    async def list_collections() -> Any:
+        return answer(store.get_collections())
 
     @app.get("/aliases")
-    def list_aliases() -> Any:
-        with alone:
-            return answer(store.get_aliases())
+    async def list_aliases() -> Any:
+        return answer(store.get_aliases())
 
     @app.post("/collections/aliases")
-    def change_aliases(given: Given) -> Any:
-        with alone:
-            return answer(store.update_collection_aliases(models.ChangeAliasesOperation(**given).actions))
+    async def change_aliases(given: Given) -> Any:
+        return answer(store.update_collection_aliases(models.ChangeAliasesOperation(**given).actions))
 
     @app.put("/collections/{name}")
-    def create(name: str, given: Given) -> Any:
-        with alone:
-            return answer(store.create_collection(name, models.CreateCollection(**given).vectors or {}))
+    async def create(name: str, given: Given) -> Any:
+        return answer(store.create_collection(name, models.CreateCollection(**given).vectors or {}))
 
     @app.delete("/collections/{name}")
-    def delete(name: str) -> Any:
-        with alone:
-            return answer(store.delete_collection(name))
+    async def delete(name: str) -> Any:
+        return answer(store.delete_collection(name))
+
+
+def add_points(app: FastAPI, store: QdrantClient) -> None:
+    """The points of a collection."""
 
     @app.put("/collections/{name}/points")
-    def upsert(name: str, given: Given) -> Any:
+    async def upsert(name: str, given: Given) -> Any:
         points = TypeAdapter[Any](models.PointInsertOperations).validate_python(given)
-        with alone:
-            return answer(store.upsert(name, points.batch if isinstance(points, models.PointsBatch) else points.points))
+        return answer(store.upsert(name, points.batch if isinstance(points, models.PointsBatch) else points.points))
 
     @app.post("/collections/{name}/points")
-    def retrieve(name: str, given: Given) -> Any:
+    async def retrieve(name: str, given: Given) -> Any:
         asked = models.PointRequest(**given)
-        with alone:
-            return answer(store.retrieve(name, asked.ids, asked.with_payload or False, asked.with_vector or False))
+        return answer(store.retrieve(name, asked.ids, asked.with_payload or False, asked.with_vector or False))
 
     @app.post("/collections/{name}/points/delete")
-    def remove(name: str, given: Given) -> Any:
-        with alone:
-            return answer(store.delete(name, models.PointIdsList(**given).points))
+    async def remove(name: str, given: Given) -> Any:
+        return answer(store.delete(name, models.PointIdsList(**given).points))
 
     @app.post("/collections/{name}/points/count")
-    def count(name: str, given: Given) -> Any:
-        with alone:
-            return answer(store.count(name, exact=bool(models.CountRequest(**given).exact)))
+    async def count(name: str, given: Given) -> Any:
+        return answer(store.count(name, exact=bool(models.CountRequest(**given).exact)))
 
     @app.post("/collections/{name}/points/scroll")
-    def scroll(name: str, given: Given) -> Any:
+    async def scroll(name: str, given: Given) -> Any:
         asked = models.ScrollRequest(**given)
-        with alone:
-            points, offset = store.scroll(
-                name, limit=asked.limit or 10, offset=asked.offset, with_payload=asked.with_payload or False
-            )
+        points, offset = store.scroll(
+            name, limit=asked.limit or 10, offset=asked.offset, with_payload=asked.with_payload or False
+        )
         return answer({"points": points, "next_page_offset": offset})
-
-    return app
 
 
 def check_key(api_key: Annotated[str, Header()] = "") -> None:
