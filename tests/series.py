@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from tasks.config import ExportConfig, PublishConfig
 from tasks.export.export import Export, export_vectors
-from tasks.registry.publish import publish_release
+from tasks.registry.publish import README, publish_release
 from tasks.root.run import Root
 from tests.corpora import describe_anew, user_hash, write_corpus
 from tests.releases import VECTOR_SIZE, FakeGeneration, tell_story
@@ -92,7 +92,9 @@ def read_table(folder: Path, kind: str = "user") -> pl.DataFrame:
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    """The files of a release by name; without the card, which a root has beside them."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != README]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def _draw(name: int, number: int) -> np.ndarray:

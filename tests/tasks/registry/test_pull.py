@@ -7,19 +7,14 @@ from pathlib import Path
 import pytest
 
 from tasks.registry import tracking
-from tasks.registry.publish import README, publish_release
+from tasks.registry.publish import publish_release
 from tasks.registry.pull import pull
 from tasks.root.run import Root
 from tests.releases import STORAGES, make_release, tell_story
+from tests.series import bytes_of
 from trainer.errors import DamageError, InputError
 
 CHAMPION = "models:/surf2vec-users@champion"
-
-
-def bytes_of(folder: Path) -> dict[str, bytes]:
-    """The files of a release by name; without the card, which a root has beside them."""
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != README]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 @pytest.fixture(scope="module", params=STORAGES)
