@@ -26,7 +26,7 @@ from tasks.report.measured import list_train_metrics
 from tasks.report.tables import flatten
 from tasks.root.credentials import mask_credentials, mask_values
 from tasks.root.identity import ROOT_TAG, claim_registry, is_own_registry, registry_uri
-from tasks.root.run import Root
+from tasks.root.run import Root, open_scratch_folder
 from tasks.root.story import CorpusStep, EvaluateStep, ExportStep, GateStep, RegisterStep, Story, TrainStep
 from trainer.events import OnEvent, ignore_event
 from trainer.system.files import digest_file, read_json, replace_file, sync_folders, verify_all
@@ -110,7 +110,7 @@ def _copy_release(
         tags |= {"storage": "reference", "export_path": "artifacts"} | config
         content = Content({"manifest": export_dir / EXPORT_MANIFEST}, config, tags)
     state = open_state(root, export_dir, story, content, is_copy) if publish.with_state else nullcontext((content, 0))
-    with state as (content, state_bytes):
+    with state as (content, state_bytes), open_scratch_folder(root, "mlflow") as scratch:
         by_reference = "" if is_copy else f" by reference: they must stay in {export_dir.resolve()}"
         state_size = f" and {state_bytes / 1e6:,.1f} MB of state" if state_bytes else ""
         again = f", once more, as the copy of version {version.number} is damaged," if version else ""
@@ -118,10 +118,10 @@ def _copy_release(
         on_event("log", {"message": message})
         sync_folders(export_dir)  # a state by reference was just written into it
         if version:
-            tracking.mend_model(uri, version, content, root.temporary)
+            tracking.mend_model(uri, version, content, scratch)
             tracking.set_tags(uri, version, dict.fromkeys((TAG_SHA256, TAG_PATH)) | content.tags)
             return version
-        model_id = tracking.log_model(uri, mlflow_run, content, root.temporary)
+        model_id = tracking.log_model(uri, mlflow_run, content, scratch)
     cards = model_card(publish.model_name), version_card(story, manifest, size_bytes, content.config.get("export_uri"))
     tags = _describe_version(story, manifest) | content.tags
     return tracking.register(uri, publish.model_name, model_id, mlflow_run, cards, tags)

@@ -1,6 +1,7 @@
 """Registering: what stands in MLflow afterwards, that a second call adds nothing, and that a cut-off one is completed."""
 
 import json
+import os
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ from tasks.registry.version_tags import read_tags
 from tasks.report.tables import flatten
 from tasks.root.run import Root
 from tasks.root.story import RegisterStep, Story, TrainStep
+from tests.dying import start
 from tests.releases import STORAGES, make_release, read_users, tell_story
 from trainer.errors import DamageError, InputError
 from trainer.system.files import read_json
@@ -190,6 +192,20 @@ def test_only_a_copy_has_the_vectors_in_the_registry(published: tuple[Root, dict
     assert sum(path.stat().st_size for path in vectors) == (export_bytes if storage == "copy" else 0)
     [manifest] = folder.rglob("manifest.json")
     assert manifest.read_bytes() == (root.export("r1") / "manifest.json").read_bytes()
+
+
+def die_while_mlflow_gathers(folder: Path) -> None:
+    mlflow.pyfunc.save_model = lambda *_, **__: os._exit(9)
+    register(Root(folder))
+
+
+def test_what_mlflow_had_gathered_when_it_was_killed_is_removed_by_the_next_call(root: Root) -> None:
+    process = start(die_while_mlflow_gathers, root.path)
+    process.join()
+    assert process.exitcode == 9
+    assert list(root.temporary.iterdir()) != []
+    register(root)
+    assert list(root.temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize(("above", "expected"), [(0, "reference"), (1, "copy")])
