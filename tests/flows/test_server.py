@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -89,17 +90,21 @@ def test_two_servers_of_a_root_side_by_side_with_passwords_and_old_runs_go(tmp_p
 
 
 @pytest.mark.slow
-def test_a_server_that_does_not_start_is_heard(tmp_path: Path) -> None:
+def test_a_server_that_does_not_start_is_heard_and_starts_once_its_folder_is_gone(tmp_path: Path) -> None:
     root = tmp_path / "root"
     (root / ".prefect").mkdir(parents=True)
     (root / ".prefect" / "prefect.db").write_text("no database")
-    result = call("run", "--root", str(root), "--json", "--logs", str(write_logs(tmp_path / "logs.csv")), *FAST)
+    command = ["run", "--root", str(root), "--json", "--logs", str(write_logs(tmp_path / "logs.csv")), *FAST]
+    result = call(*command)
     assert result.returncode == 1
     error = json.loads(result.stdout)["error"]
     assert error["code"] == "server_ended"
     assert "file is not a database" in error["message"]
     assert f"remove {root / '.prefect'}" in error["message"]
+    assert "file is not a database" in (root / ".prefect" / "server.log").read_text()
     assert "Traceback" not in result.stderr
+    shutil.rmtree(root / ".prefect")
+    assert call(*command).returncode == 0
 
 
 @pytest.mark.slow
