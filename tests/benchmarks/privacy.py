@@ -11,7 +11,7 @@ link       two releases with pseudonyms under different keys, of the same events
 
 Each for several `min_item_users`; path_weight is .35. No mark: it is measured, good or bad.
 
-    python -m tests.benchmarks.privacy [--users 6000] [--seed 1]
+    python -m tests.benchmarks.privacy [--users 6000] [--seed 1] [--log all]
 """
 
 import os
@@ -49,16 +49,16 @@ CANDIDATES, REBUILT = 1000, 300
 KEY = "SURF2VEC_PRIVACY_KEY"
 
 
-def measure_privacy(data: Path, users: int, seed: int) -> list[dict[str, Any]]:
-    """A case for each log, each `min_item_users` and each attack."""
+def measure_privacy(data: Path, users: int, seed: int, log: str = "all") -> list[dict[str, Any]]:
+    """A case for each log, each `min_item_users` and each attack; `log` names one of LOGS, or all."""
     cases = []
-    for log in LOGS:
-        events = draw_users(pl.read_parquet(data / f"{log}.parquet"), users, seed)
+    for name in LOGS if log == "all" else (log,):
+        events = draw_users(pl.read_parquet(data / f"{name}.parquet"), users, seed)
         for fewest in MIN_ITEM_USERS:
             with tempfile.TemporaryDirectory() as folder:
-                cases += say(attack_one(log, events, fewest, Path(folder), seed))
+                cases += say(attack_one(name, events, fewest, Path(folder), seed))
         with tempfile.TemporaryDirectory() as folder:
-            cases += say(attack_two(log, events, Path(folder)))
+            cases += say(attack_two(name, events, Path(folder)))
     return cases
 
 
@@ -197,4 +197,4 @@ def attack_two(log: str, events: pl.DataFrame, folder: Path) -> list[dict[str, A
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("privacy", __doc__ or "", measure_privacy, {"users": 6000, "seed": 1}))
+    sys.exit(run_benchmark("privacy", __doc__ or "", measure_privacy, {"users": 6000, "seed": 1, "log": "all"}))
