@@ -146,6 +146,16 @@ def download(tracking_uri: str, place: str, folder: Path, what: str) -> Path:
     return Path(found)
 
 
+@contextmanager
+def let_others_make() -> Iterator[None]:
+    """Let it pass that another root has just made what the block makes."""
+    try:
+        yield
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
 def open_run(
     tracking_uri: str,
     artifacts: Path | None,
@@ -167,8 +177,12 @@ def open_run(
             aside = f"{experiment} (before the root was moved, {place.experiment_id})"
             client.rename_experiment(place.experiment_id, aside)
             place = None
-        experiment_id = place.experiment_id if place else client.create_experiment(experiment, location)
-        if place is None or KIND_TAG not in place.tags:
+        if place is None:
+            with let_others_make():
+                client.create_experiment(experiment, location)
+            place = client.get_experiment_by_name(experiment)
+        experiment_id = place.experiment_id
+        if KIND_TAG not in place.tags:
             client.set_experiment_tag(experiment_id, KIND_TAG, KIND)
         found = client.search_runs([experiment_id], f"tags.{RUN_TAG} = '{run_id}'")
         # Earlier versions did not set the tag.

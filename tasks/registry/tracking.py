@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 # This import comes first: it sets environment variables that MLflow reads when it is imported.
-from tasks.registry.mlflow_runs import RUN_TAG, connect, download, gather, use_uri
+from tasks.registry.mlflow_runs import RUN_TAG, connect, download, gather, let_others_make, use_uri
 
 # isort: split
 import mlflow.pyfunc
@@ -272,7 +272,8 @@ def register(
     model_card, description = cards
     with connect(tracking_uri) as client, use_uri(tracking_uri):
         if not client.search_registered_models(f"name = '{model_name}'"):
-            client.create_registered_model(model_name, description=model_card)
+            with let_others_make():
+                client.create_registered_model(model_name, description=model_card)
         source = f"models:/{model_id}"
         stored: dict[str, Any] = store_tags({}, tags)
         created = client.create_model_version(

@@ -98,3 +98,26 @@ tracking.list_models("sqlite:///{tmp_path}/mlflow.db")
     assert subprocess.run([sys.executable, "-c", child], cwd=root, check=False, capture_output=True).returncode == 9
     assert not (tmp_path / "mlflow.db").exists()
     assert tracking.list_models(f"sqlite:///{tmp_path}/mlflow.db") == []
+
+
+def test_what_another_root_has_just_made_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look whether there is an experiment, or a model, and its making, another night makes it."""
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    first = mlflow_runs.open_run(uri, tmp_path / "artifacts", "nights", "r1", {}, {})
+    client = mlflow_runs.MlflowClient
+    find = client.get_experiment_by_name
+    seen: list[str] = []
+
+    def find_late(self: object, name: str) -> object:
+        seen.append(name)
+        return None if len(seen) == 1 else find(self, name)
+
+    monkeypatch.setattr(client, "get_experiment_by_name", find_late)
+    second = mlflow_runs.open_run(uri, tmp_path / "artifacts", "nights", "r2", {}, {})
+    with mlflow_runs.connect(uri) as there:
+        assert len({there.get_run(run).info.experiment_id for run in (first, second)}) == 1
+        with mlflow_runs.let_others_make():
+            there.create_registered_model("users")
+            there.create_registered_model("users")
+        with pytest.raises(Exception, match="name"), mlflow_runs.let_others_make():
+            there.create_registered_model("")
