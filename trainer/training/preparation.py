@@ -124,7 +124,7 @@ def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_even
         thread.start()
         thread.join(PATIENCE_SECONDS)
         if thread.is_alive() and kernel.is_compiling():
-            log(on_event, "compiling the kernel, once on this machine")
+            log(on_event, "compiling the kernel, once for this installation")
         thread.join()
     if failed:
         raise failed[0]

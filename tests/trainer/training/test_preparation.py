@@ -30,7 +30,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize(
-    ("is_compiling", "told"), [(True, ["compiling the kernel, once on this machine"]), (False, [])]
+    ("is_compiling", "told"), [(True, ["compiling the kernel, once for this installation"]), (False, [])]
 )
 def test_compiling_is_told_and_timed(monkeypatch: pytest.MonkeyPatch, is_compiling: bool, told: list[str]) -> None:
     monkeypatch.setattr(preparation, "PATIENCE_SECONDS", 0.05)
