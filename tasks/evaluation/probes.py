@@ -4,8 +4,8 @@
     page      Which of the most visited pages does the user visit most?
     heavy     Is the use heavier than the median of those who come back?
 
-A night asks the champion's vectors about the days since its window: a future that it has not seen. Beside them stands the same
-regression on counts of each user. The benchmark `probes` asks the same of logs that are cut at an event.
+A night predicts from the champion's vectors what its users did on the days since its window: a future that it has not seen.
+Beside it stands the same regression on counts of each user. The benchmark `probes` does so with logs that are cut at an event.
 """
 
 from collections.abc import Iterator
@@ -49,8 +49,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Sample:
-    """Users drawn by the hash of their ids: their vectors float32[m, D], and the tokens that training knew of them."""
+    """Users drawn by the hash of their ids: their vectors float32[m, D], and the tokens that training knew of them.
 
+    num_partitions: they are in the first so many micro-partitions.
+    """
+
+    num_partitions: int
     ids: pl.Series
     vectors: NDArray[np.float32]
     tokens: Tokens
@@ -62,12 +66,14 @@ def probe_release(root: Root, now: Corpus, before: Corpus, users: UserReader) ->
     before, users: of the champion. Questions that too few users can answer are missing; all are if there is no day since its
     window, or the micro-partitions have changed. Raises DamageError for altered events.
     """
-    files = _find_files_since(root, now, before)
-    if not files or now.num_partitions != before.num_partitions:
+    files = _find_files_since(root, now, before) if now.num_partitions == before.num_partitions else []
+    if not files:
         return []
     sample = _draw_users(before, users)
     pages = _find_top_pages(before)
-    events = pl.scan_parquet(files, hive_partitioning=False).filter(pl.col("user_id").is_in(sample.ids.implode()))
+    # By micro-partition first: row groups of others are not read.
+    is_theirs = (pl.col("micro_partition") < sample.num_partitions) & pl.col("user_id").is_in(sample.ids.implode())
+    events = pl.scan_parquet(files, hive_partitioning=False).filter(is_theirs)
     after = events.select("user_id", "url", is_new_session=True).collect(engine="streaming")
     tasks = {name: ask(name, after, sample.ids, pl.Series(list(pages.values()))) for name in QUESTIONS}
     counts = np.log1p(_count_features(sample.tokens, list(pages)))
@@ -105,7 +111,7 @@ def _draw_users(corpus: Corpus, users: UserReader) -> Sample:
         if num_users == SAMPLE_USERS:
             break
     offsets = np.concatenate(([0], np.cumsum(np.concatenate(lengths))))
-    return Sample(pl.concat(ids), np.concatenate(vectors), Tokens(offsets, np.concatenate(tokens)))
+    return Sample(len(ids), pl.concat(ids), np.concatenate(vectors), Tokens(offsets, np.concatenate(tokens)))
 
 
 def _find_top_pages(corpus: Corpus) -> dict[int, str]:

@@ -158,7 +158,7 @@ class ChooseStep(Step):
 
 
 class Probe(_Record):
-    """A question that the champion's vectors were asked about the days since its window (tasks/evaluation/probes.py).
+    """How well a question about the days since the champion's window can be answered (tasks/evaluation/probes.py).
 
     vectors, counts: the AUC of each, and the ends of its 95 % interval.
     """
