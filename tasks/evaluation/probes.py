@@ -142,8 +142,8 @@ def ask(question: str, after: pl.DataFrame, ids: pl.Series, pages: pl.Series) ->
     rows = pl.DataFrame({"user_id": ids, "row": np.arange(len(ids))})
     known = after.join(rows, on="user_id")
     if question == "heavy":
-        counts = known.group_by("row").len().sort("row")
-        return Task(counts["row"].to_numpy(), (counts["len"] > counts["len"].median()).to_numpy().astype(np.int64))
+        use = known.group_by("row").len().sort("row").select("row", is_heavy=pl.col("len") > pl.col("len").median())
+        return Task(use["row"].to_numpy(), use["is_heavy"].cast(pl.Int64).to_numpy())
     places = pl.DataFrame({"url": pages, "answer": np.arange(len(pages))})
     visits = known.join(places, on="url").group_by("row", "answer").len()
     most = visits.sort("row", "len", "answer", descending=[False, True, False]).unique("row", keep="first").sort("row")

@@ -88,6 +88,15 @@ def test_what_is_seen_by_too_few_is_not_asked(tmp_path: Path) -> None:
     assert probe_release(root, make_corpus(root, 2), before, Knowing(before)) == []
 
 
+def test_of_users_none_of_whom_come_back_nothing_is_asked(tmp_path: Path) -> None:
+    write_day(tmp_path, 0, {str(user): ["a", "b"] for user in range(100)})
+    write_day(tmp_path, 1, {"newcomer": ["a", "b"]})
+    take_in(tmp_path / "root", tmp_path / "*.csv", partitions=4)
+    root = Root(tmp_path / "root")
+    before = make_corpus(root, 1)
+    assert probe_release(root, make_corpus(root, 2), before, Knowing(before)) == []
+
+
 def test_altered_events_are_refused(root: Root) -> None:
     before, now = make_corpus(root, 2), make_corpus(root, 3)
     [path] = [Path(name) for name in events_files(root.path) if "2026-11-03" in name]
