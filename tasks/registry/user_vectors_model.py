@@ -92,11 +92,11 @@ class UserVectors(mlflow.pyfunc.PythonModel):
             columns |= self.find_items(
                 vectors, num_items, columns_of_part, [seen[row] for row in np.flatnonzero(is_found)]
             )
-        told = {"user_id": given["user_id"]} if "user_id" in given else {}
+        told = {"user_id": given["user_id"].tolist()} if "user_id" in given else {}
         for name, values in columns.items():
             found = iter(values)
-            told[name] = pd.Series([next(found) if one else None for one in is_found], index, dtype=object)
-        told = pd.DataFrame(told)
+            told[name] = [next(found) if one else None for one in is_found]
+        told = pd.DataFrame(told, index, dtype=object)
         told.attrs |= {key: self.manifest[key] for key in TOKEN}  # what the vectors are a pair with
         return told
 
@@ -260,7 +260,7 @@ def read_columns(frame: pd.DataFrame) -> dict[str, pd.Series]:
         if len({len(cell) for cell in cells}) > 1:
             raise ValueError("the columns have different lengths: give a list of pages for each user")
         return {name: pd.Series(list(cell), dtype=object) for name, cell in zip(given, cells, strict=True)}
-    return {name: pd.Series(list(column), frame.index, dtype=object) for name, column in given.items()}
+    return {name: column.astype(object) for name, column in given.items()}
 
 
 def read_seen(params: dict[str, Any] | None, given: dict[str, pd.Series]) -> list[list[str]]:
