@@ -56,7 +56,7 @@ def backfill(root: Path, *arguments: str) -> dict[str, Any]:
     return json.loads(result.stdout)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("_prefect")
 def test_nights_in_order_killed_and_gone_on(tmp_path: Path) -> None:
     logs, root = write_days(tmp_path / "logs", (1, 3)), tmp_path / "root"

@@ -66,6 +66,7 @@ def test_a_day_delivered_by_half_is_mended_by_the_next_night(root: Root) -> None
     assert (mended["alias"], name_champion(root)) == ("champion", mended["release"])
 
 
+@pytest.mark.long
 def test_a_day_that_never_comes_holds_every_night_until_a_person_promotes_one(root: Root) -> None:
     deliver_days(root, *range(1, 6))
     run(root)

@@ -27,7 +27,7 @@ def exported_users(result: dict[str, Any]) -> list[str]:
     return sorted(pq.read_table(Path(result["export_dir"]) / "user_vectors")["user_id"].to_pylist())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("_prefect")
 def test_a_night_a_split_and_a_night_with_one_more_log(tmp_path: Path) -> None:
     root = tmp_path / "root"

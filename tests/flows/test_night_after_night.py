@@ -121,6 +121,7 @@ def cosine(one: np.ndarray, other: np.ndarray) -> float:
     return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_prefect")
 def test_a_killed_incremental_night_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
     """kill -9 at several moments of the second night; the same command then ends with the very same vectors."""

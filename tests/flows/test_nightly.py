@@ -147,7 +147,7 @@ def test_a_killed_night_ends_as_an_undisturbed_one(night: tuple[Path, dict[str, 
     assert resumed["metrics"] == undisturbed["metrics"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_late_file_makes_a_second_release(tmp_path: Path) -> None:
     write_logs(tmp_path / "logs" / "a.csv", num_users=100)
     first = run(tmp_path / "root", "--logs", str(tmp_path / "logs" / "*.csv"))

@@ -63,6 +63,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]
     service.stop()
 
 
+@pytest.mark.long
 def test_what_was_trained_while_the_server_died_is_registered_once_it_is_back(
     root: Root, server: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,6 +83,7 @@ def test_what_was_trained_while_the_server_died_is_registered_once_it_is_back(
     assert (second["model_version"], second["alias"], second["night"]["base"]) == (2, "champion", first["release"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_own", [True, False])
 def test_data_moved_to_another_registry_goes_on_there(root: Root, tmp_path: Path, is_own: bool) -> None:
     """To another database, or by `null` to the root's own."""

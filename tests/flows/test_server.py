@@ -89,7 +89,7 @@ def test_two_servers_of_a_root_side_by_side_with_passwords_and_old_runs_go(tmp_p
     wait_for_none(root)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_server_that_does_not_start_is_heard_and_starts_once_its_folder_is_gone(tmp_path: Path) -> None:
     root = tmp_path / "root"
     (root / ".prefect").mkdir(parents=True)

@@ -70,6 +70,7 @@ def die_twice(root: Path) -> None:
     assert psutil.wait_procs(trainers, timeout=30)[1] == [], "workers do not outlive the night"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_prefect")
 def test_killed_workers_and_nights_end_with_a_release_and_the_next_night_goes_on_from_it(tmp_path: Path) -> None:
     root, logs = tmp_path / "root", tmp_path / "logs"

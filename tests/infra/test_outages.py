@@ -25,6 +25,7 @@ def prefect(*arguments: str) -> str:
     return subprocess.run(command, cwd=CODE, check=True, capture_output=True, timeout=120, text=True).stdout
 
 
+@pytest.mark.long
 def test_a_run_whose_cause_is_mended_is_retried(nights: Nights, listener: Listener, tmp_path: Path) -> None:
     log = tmp_path / "logs" / "day.csv"
     run = nights.start_night(tmp_path / "root", log, epochs=2)
@@ -64,6 +65,7 @@ def test_a_run_that_did_not_start_begins_once_there_is_a_worker_its_pool_and_its
     nights.wait_for_state(in_queue, "Failed")
 
 
+@pytest.mark.long
 def test_a_run_that_took_too_long_commits_and_resumes(nights: Nights, listener: Listener, tmp_path: Path) -> None:
     """It stands still, so that it is too slow on any machine."""
     root, log = tmp_path / "root", write_logs(tmp_path / "log.csv")

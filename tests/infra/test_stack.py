@@ -61,6 +61,7 @@ def never_started(nights: Nights) -> FlowRun:
     return nights.start("watch/watch", queue=nights.make_idle_queue())
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("queued", "never_started")
 def test_a_night_that_was_killed_goes_on_even_while_mlflow_is_away(
     nights: Nights, listener: Listener, wikispeedia: Path, tmp_path: Path
@@ -105,6 +106,7 @@ def test_a_night_that_was_killed_goes_on_even_while_mlflow_is_away(
     assert f"/runs/{registered['mlflow_run_id']}/artifacts/report.html?workflowType=machine_learning)" in text
 
 
+@pytest.mark.long
 def test_a_night_outlasts_s3(nights: Nights, wikispeedia: Path, tmp_path: Path) -> None:
     """MLflow answers and S3 behind it does not: all is made, and arrives when there is S3 again."""
     s3 = nights.stack.services["s3"]

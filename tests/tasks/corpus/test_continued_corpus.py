@@ -195,7 +195,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Root, Corpus]:
     return root, build(root, Night(1, 4), None, IngestConfig())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("group_events", "threads", "factor"), [(1, 2, 1), (3000, 2, 3), (9000, 1, 2)])
 def test_the_bytes_do_not_depend_on_memory_threads_or_groups(
     many: tuple[Root, Corpus], monkeypatch: pytest.MonkeyPatch, group_events: int, threads: int, factor: int

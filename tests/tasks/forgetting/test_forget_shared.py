@@ -106,7 +106,7 @@ def test_the_other_roots_champion_stays_and_is_named(shared: Shared, is_tagged: 
     assert shared.pulled("models:/theirs@champion") == set(others(vectors))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_roots_with_one_model_name_and_the_same_release(shared: Shared) -> None:
     publish = shared.publish("users")
     root, other = shared.add("a", publish), shared.add("b", publish)
@@ -121,7 +121,7 @@ def test_two_roots_with_one_model_name_and_the_same_release(shared: Shared) -> N
     assert (told["found"], told["elsewhere"], shared.versions("users")) == (0, [], [3])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_version_that_somebody_made_of_ours_keeps_its_files(shared: Shared) -> None:
     publish = shared.publish("ours")
     root = shared.add("a", publish)
@@ -148,7 +148,7 @@ def test_all_versions_of_ours_go_whatever_the_models_name(shared: Shared) -> Non
     assert (shared.versions("ours"), shared.versions("renamed")) == ([], [2])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_another_root_refers_to_is_searched_where_it_is(shared: Shared) -> None:
     publish, theirs = shared.publish("ours"), shared.publish("theirs", copy_below="0")
     root, other = shared.add("a", publish), shared.add("b", theirs)
@@ -173,7 +173,7 @@ def test_a_copied_root_removes_nothing_of_the_first(shared: Shared) -> None:
     assert set(champion_vectors(root, publish)) >= {"user-11", "user-33"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_on_a_server_that_only_the_root_remembers(
     tmp_path: Path, trained: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -315,7 +315,7 @@ def test_a_killed_call_leaves_nothing_after_the_next_and_a_living_one_is_left_al
     assert list(out.parent.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_answers_from_the_release_that_serves(tmp_path: Path) -> None:
     import json
 

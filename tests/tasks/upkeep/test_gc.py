@@ -248,7 +248,7 @@ def work(path: Path) -> None:
     collect(Root(path))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_gc_that_dies_at_any_step(made: tuple[Root, Path], tmp_path: Path) -> None:
     root, backup = made
     deaths, wanted = 0, {}
