@@ -157,12 +157,12 @@ def attack_histories(
         far += [page in best for page in seen[len(truth) :] if readers[release.urls[page]] < RARE_USERS]
     return [
         {
-            "case": f"rebuild: {what}", "ratio": float(np.mean(hits)) if hits else 0.0, "mark": "none", "passed": True, **about,
-            "of": len(hits), "found": float(np.mean(hits)) if hits else None,
+            "case": f"rebuild: {what}", "ratio": float(np.mean(hits)), "mark": "none", "passed": True, **about, "of": len(hits),
         }
         for what, hits in (
             ("the newest page", newest), ("all last pages", whole), ("rare last pages", rare), ("rare pages further back", far),
         )
+        if hits
     ]  # fmt: skip
 
 
