@@ -85,7 +85,7 @@ def test_a_line_is_in_the_file_at_once(tmp_path: Path) -> None:
     assert (report.size(5, 2), Report(tmp_path / "other.json", rehearses=True).size(5, 2)) == (5, 2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_rehearsal_runs_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In Triton's interpreter, where there is a card, too."""
     run(tmp_path / "out", monkeypatch, "--rehearse")

@@ -25,7 +25,7 @@ THIRD = dataclasses.replace(FIRST, seconds=8, hit_at_20=0.2)
 STEP = Rung("a step", lambda ground, seed: FIRST)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_loop_the_kernel_and_the_trainer_reach_the_quality_by_one_function(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus", planted_histories(num_users=300, num_items=120), partitions=2)
     ground = lay_ground(corpus, tmp_path / "ground", epochs=8, limit_seconds=1e9)

@@ -52,7 +52,7 @@ def test_counts_of_a_user() -> None:
     assert counts[-2:].tolist() == [1, 0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_log_passes_where_vectors_are_above_counts_in_two_questions() -> None:
     rng = np.random.default_rng(1)
     answers = rng.integers(0, 2, 120)

@@ -67,7 +67,7 @@ def check_closed(process: "subprocess.Popen[str]") -> None:
     refused.value.close()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_servers_of_a_root_side_by_side_with_passwords_and_old_runs_go(tmp_path: Path) -> None:
     root = tmp_path / "root"
     with start_flow(root) as one, start_flow(root) as two:

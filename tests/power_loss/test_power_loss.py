@@ -14,7 +14,7 @@ from tests.power_loss.trial import SAME, record_command, try_command, try_losses
 
 pytestmark = pytest.mark.skipif(not has_strace(), reason="strace is not installed: apt-get install strace")
 SEED = 7
-IN_CI = ("ingest", "corpus", "export", "push", "promote")
+IN_CI = ("ingest", "corpus", "export", "push")
 
 
 def test_300_losses_while_a_trainer_commits(tmp_path: Path) -> None:

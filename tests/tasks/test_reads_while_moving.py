@@ -36,7 +36,7 @@ print(*sorted(releases))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("storage", ONE_IN_CI)
 def test_ten_thousand_reads_meet_whole_releases_and_no_error(tmp_path: Path, storage: str) -> None:
     root = Root(tmp_path / "root")

@@ -117,7 +117,7 @@ def test_stopped_workers_commit_and_go_on(tmp_path: Path) -> None:
     assert any("workers were 2 and are 1 now: epoch " in message for message in messages)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_workers_who_die_again_and_again_are_lost_and_one_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

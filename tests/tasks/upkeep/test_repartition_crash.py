@@ -32,7 +32,7 @@ def partitions_of(root: Root) -> tuple[int, int]:
     return read_json(root.sources)["partitions"], open_generation(root.store).num_partitions
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_repartition_that_dies_at_any_step(trained: Root, tmp_path: Path) -> None:
     vectors = rows_by_user(trained)
     undisturbed = copy(trained, tmp_path / "undisturbed")

@@ -147,7 +147,7 @@ def test_scores_far_out_stay_finite() -> None:
     assert all(np.isfinite(array).all() for array in arrays(path))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_learns_which_page_comes_next() -> None:
     """As the CPU, from as few users: the interpreter is slow."""
     (share, lags), (wanted, _) = (learn_cycles(train, 200, 20, 0.5) for train in (gpu.train_path, train_path))

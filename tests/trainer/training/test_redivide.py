@@ -134,7 +134,7 @@ def test_two_workers_go_on_with_what_one_began_and_three_with_that(
     assert find_topics(job.store_dir) > 0.9
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_workers_return_to_the_best_epoch_of_the_one_before_them(
     corpus_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,7 +163,7 @@ def test_workers_return_to_the_best_epoch_of_the_one_before_them(
     np.testing.assert_array_equal(ended.read_items(), kept)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_when_a_machine_is_lost_the_other_goes_on(corpus_dir: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

@@ -37,7 +37,7 @@ def test_one_worker_of_torchrun_is_the_training_without_it(corpus_dir: Path, tmp
     assert_same_bits(tmp_path / "torchrun", tmp_path / "alone")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sharded_workers_end_with_the_same_bits_also_where_one_was_killed(corpus_dir: Path, tmp_path: Path) -> None:
     undisturbed, killed = (
         job_of(corpus_dir, tmp_path / name, sharing="sharded", epochs=20) for name in ("undisturbed", "killed")
