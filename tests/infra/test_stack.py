@@ -195,7 +195,7 @@ def pictures(tmp_path: Path) -> Path:
 
 @pytest.mark.skipif(PROGRAM is None, reason="no chromium: on Debian, apt-get install chromium")
 def test_a_night_is_started_from_the_form(nights: Nights, data_dir: Path, pictures: Path, tmp_path: Path) -> None:
-    """The form, a refusal, the run on real logs, and what it leaves to read."""
+    """The deployment and its form, a refusal, the run on real logs, and what it leaves to read."""
     with nights.client as client:
         deployment = client.read_deployment_by_name("nightly/nightly").id
     address = nights.stack.client_environment["PREFECT_API_URL"].removesuffix("/api")
@@ -207,6 +207,9 @@ def test_a_night_is_started_from_the_form(nights: Nights, data_dir: Path, pictur
         page.click(saying("Login"))
         page.wait_for("!document.querySelector('input[type=password]')")
 
+        page.open(f"{address}/deployments/deployment/{deployment}")
+        page.wait_for_text("Schedules")
+        page.screenshot(pictures / "deployment.png")
         page.open(f"{address}/deployments/deployment/{deployment}/run")
         page.wait_for_text("Passes over all tokens.")  # a description
         assert page.ask(f"{field('Vector size')}.value") == "128"  # a default
