@@ -193,6 +193,13 @@ def pictures(tmp_path: Path) -> Path:
     return folder
 
 
+def log_in(page: Browser, address: str, password: str) -> None:
+    page.open(f"{address}/login")
+    page.fill("document.querySelector('input[type=password]')", password)
+    page.click(saying("Login"))
+    page.wait_for("!document.querySelector('input[type=password]')")
+
+
 @pytest.mark.skipif(PROGRAM is None, reason="no chromium: on Debian, apt-get install chromium")
 def test_a_night_is_started_from_the_form(nights: Nights, data_dir: Path, pictures: Path, tmp_path: Path) -> None:
     """The deployment and its form, a refusal, the run on real logs, and what it leaves to read."""
@@ -200,13 +207,7 @@ def test_a_night_is_started_from_the_form(nights: Nights, data_dir: Path, pictur
         deployment = client.read_deployment_by_name("nightly/nightly").id
     address = nights.stack.client_environment["PREFECT_API_URL"].removesuffix("/api")
     with Browser(tmp_path / "chromium") as page:
-        page.open(f"{address}/login")
-        page.fill(
-            "document.querySelector('input[type=password]')", nights.stack.client_environment["PREFECT_API_AUTH_STRING"]
-        )
-        page.click(saying("Login"))
-        page.wait_for("!document.querySelector('input[type=password]')")
-
+        log_in(page, address, nights.stack.client_environment["PREFECT_API_AUTH_STRING"])
         page.open(f"{address}/deployments/deployment/{deployment}")
         page.wait_for_text("Schedules")
         page.screenshot(pictures / "deployment.png")
