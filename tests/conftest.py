@@ -2,6 +2,7 @@
 names a file that may be lost."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from tests.stores import watch_commits
 DEFAULT_DATA = Path(__file__).parents[2] / "shared" / "data"
 settings.register_profile("unhurried", settings.default, deadline=None)
 settings.load_profile("unhurried")
+# A shell starts background jobs with Ctrl-C ignored. Processes that tests start would inherit that, and tests send it to them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("MLFLOW_TRACKING_URI", None)  # a root of a test that knows no registry yet would publish there
 
 
