@@ -285,12 +285,11 @@ def register(
 def get_registered(tracking_uri: str, model_name: str) -> Registered:
     """Return the versions and aliases of the model; empty if there is no such model."""
     with connect(tracking_uri) as client:
-        if not client.search_registered_models(f"name = '{model_name}'"):
-            return Registered([], {})
-        found = client.search_model_versions(f"name = '{model_name}'")
-        aliases = client.get_registered_model(model_name).aliases
-    versions = sorted((_as_version(one) for one in found), key=lambda version: version.number)
-    return Registered(versions, {alias: int(number) for alias, number in sorted(aliases.items())})
+        models = client.search_registered_models(f"name = '{model_name}'")
+        # After the aliases: so it has the versions that they name.
+        versions = map(_as_version, client.search_model_versions(f"name = '{model_name}'"))
+    aliases = {alias: int(number) for one in models for alias, number in sorted(one.aliases.items())}
+    return Registered(sorted(versions, key=lambda version: version.number), aliases)
 
 
 def list_models(tracking_uri: str) -> list[str]:

@@ -182,7 +182,7 @@ def open_store(url: str) -> Iterator[Store]:
     place = parse_place(url)
     module, name, package, extra = ADAPTERS[place.scheme]
     if find_spec(package) is None:
-        raise ConfigError(f"{place.scheme}:// needs the package {package}: pip install -c constraints.txt -e '.[{extra}]'")
+        raise ConfigError(f"{place.scheme}:// needs {package}: pip install -c constraints.txt -e '.[{extra}]'")
     adapter = import_module(f"tasks.stores.{module}")
     try:
         store: Store = getattr(adapter, name)(place)

@@ -61,7 +61,7 @@ def test_a_wrong_key_is_refused_by_the_server(qdrant: str, monkeypatch: pytest.M
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"needs the package qdrant_client: pip install -c constraints.txt -e '.\[qdrant\]'"):
+    with pytest.raises(ConfigError, match=r"needs qdrant_client: pip install -c constraints.txt -e '.\[qdrant\]'"):
         open_store("qdrant://host:6333").__enter__()
 
 
