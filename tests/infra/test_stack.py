@@ -166,8 +166,11 @@ def test_runs_that_died_or_did_not_start_are_told_and_none_is_lost(
     assert never_started.name in listener.wait_for("not_started", never_started.name)["text"]
 
 
-def test_an_old_champion_and_a_held_night_are_told(nights: Nights, listener: Listener, tmp_path: Path) -> None:
+def test_an_old_champion_and_a_held_night_are_told(
+    nights: Nights, listener: Listener, wikispeedia: Path, tmp_path: Path
+) -> None:
     """The watch asks the registry; the version is made old there."""
+    nights.wait_for_state(nights.start_night(tmp_path / "root", wikispeedia, "retrain"), "Completed", seconds=400)
     make_versions_old(nights.stack, days=10)
     config = {"publish": {"tracking_uri": nights.stack.client_environment["MLFLOW_TRACKING_URI"]}}
     watched = nights.start("watch/watch", root=str(tmp_path), config=config)
