@@ -8,7 +8,6 @@ alarm and the run, but no user ids, no file names and no error texts: its link l
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -20,9 +19,9 @@ from uuid import UUID
 from zoneinfo import available_timezones
 
 from prefect.automations import Automation
-from prefect.blocks.webhook import Webhook
+from prefect.blocks.notifications import CustomWebhookNotificationBlock
 from prefect.client.schemas.objects import StateType
-from prefect.events.actions import CallWebhook, CancelFlowRun, ChangeFlowRunState
+from prefect.events.actions import CancelFlowRun, ChangeFlowRunState, SendNotification
 from prefect.events.schemas.automations import EventTrigger, Posture
 
 from flows.progress import CHAMPION_OLD, GATE_HELD, PUSH_FAILED
@@ -58,9 +57,11 @@ def list_automations(webhook: UUID | None, patience: Patience = Patience()) -> l
     def add(name: str, trigger: EventTrigger, *actions: Any) -> None:
         automations.append(Automation(name=f"surf2vec: {name}", trigger=trigger, actions=[*actions]))
 
-    def call(alarm: str, text: str, **link: str) -> list[CallWebhook]:
-        message = {"alarm": alarm, "text": f"surf2vec: {text}"} | link
-        return [CallWebhook(block_document_id=webhook, payload=json.dumps(message))] if webhook else []
+    def call(alarm: str, text: str, **link: str) -> list[SendNotification]:
+        fields = {"alarm": alarm, "text": f"surf2vec: {text}"} | link
+        quoted = (f'"{name}": {{% filter tojson %}}{value}{{% endfilter %}}' for name, value in fields.items())
+        body = "{" + ", ".join(quoted) + "}"
+        return [SendNotification(block_document_id=webhook, subject=alarm, body=body)] if webhook else []
 
     crash = ChangeFlowRunState(state=StateType.CRASHED, message=f"no heartbeat for {silent:g} s")
     add("silent runs crash", _absent({beat}, {beat} | ENDED, silent, names=False), crash)
@@ -88,12 +89,17 @@ def list_automations(webhook: UUID | None, patience: Patience = Patience()) -> l
     return automations
 
 
+def make_alarm_block(url: str) -> CustomWebhookNotificationBlock:
+    """Not Prefect's Webhook: its calls share connections, and the first that ends cuts the others (prefect 3.8.8)."""
+    json = {"Content-Type": "application/json"}
+    return CustomWebhookNotificationBlock(
+        url="{{url}}", secrets={"url": url}, form_data="{{body}}", headers=json, name=BLOCK
+    )
+
+
 def apply_automations(url: str | None, patience: Patience = Patience()) -> list[str]:
     """Create or update the automations on the server. Returns their names. `url`: the webhook; None leaves alarms unchanged."""
-    webhook = None
-    if url:
-        block = Webhook(method="POST", url=url, headers={"Content-Type": "application/json"})
-        webhook = block.save(BLOCK, overwrite=True)
+    webhook = make_alarm_block(url).save(BLOCK, overwrite=True) if url else None
     automations = list_automations(webhook, patience)  # type: ignore[arg-type]
     for automation in automations:
         try:
@@ -125,12 +131,8 @@ def deploy(root: Path, logs: str, cron: str, timezone: str) -> None:
     """
     if timezone not in available_timezones():
         raise ConfigError(f"--timezone {timezone!r} is no time zone: write for instance Europe/Berlin or UTC")
-    environment = os.environ | {
-        "SURF2VEC_ROOT": str(root.resolve()),
-        "SURF2VEC_LOGS": logs,
-        "SURF2VEC_CRON": cron,
-        "SURF2VEC_TIMEZONE": timezone,
-    }
+    values = {"ROOT": str(root.resolve()), "LOGS": logs, "CRON": cron, "TIMEZONE": timezone}
+    environment = os.environ | {f"SURF2VEC_{name}": value for name, value in values.items()}
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", PREFECT_FILE]
     done = subprocess.run(command, env=environment, cwd=CODE, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -150,9 +152,7 @@ def main() -> int:
     options = parser.parse_args()
     try:
         if "PREFECT_API_URL" not in os.environ:
-            raise ConfigError(
-                "PREFECT_API_URL is not set: read the stack's client.env first (set -a; . FOLDER/client.env)"
-            )
+            raise ConfigError("PREFECT_API_URL is not set: read the stack's client.env (set -a; . FOLDER/client.env)")
         deploy(options.root, options.logs, options.cron, options.timezone)
         names = apply_automations(os.environ.get("SURF2VEC_ALARM_URL"))
     except SurfError as error:

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
@@ -12,12 +13,13 @@ SECRET_PATH = "/hook-7f3a9c51d2e84b60"
 class Listener:
     """Messages as they came; `url` is a secret, as real webhooks' are."""
 
-    def __init__(self) -> None:
+    def __init__(self, wait_seconds: Callable[[], float] = lambda: 0.0) -> None:
         self.messages: list[dict[str, Any]] = []
         messages = self.messages
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
+                time.sleep(wait_seconds())
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 if self.path == SECRET_PATH:
                     messages.append(json.loads(body))

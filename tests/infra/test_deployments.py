@@ -1,16 +1,20 @@
 """infra/prefect.yaml and the automations, without a server: what they say fits the flows."""
 
+import asyncio
 import json
+import time
 from importlib import import_module
 from uuid import uuid4
 
 import pytest
 import yaml
-from prefect.events.actions import CallWebhook
+from prefect.events.actions import SendNotification
 from prefect.events.schemas.automations import Posture
+from prefect.server.utilities.user_templates import register_user_template_filters, render_user_template_sync
 
-from infra.deploy import Patience, list_automations
+from infra.deploy import Patience, list_automations, make_alarm_block
 from infra.stack import CODE
+from tests.infra.listener import SECRET_PATH, Listener
 from trainer.errors import SurfError
 
 FILE = yaml.safe_load((CODE / "infra" / "prefect.yaml").read_text())
@@ -43,19 +47,33 @@ def test_schedules_have_a_time_zone() -> None:
 def test_without_a_webhook_runs_are_ended_and_nobody_is_called() -> None:
     made = list_automations(None)
     assert [one.name for one in made] == ["surf2vec: silent runs crash", "surf2vec: long runs are cancelled"]
-    assert not any(isinstance(action, CallWebhook) for one in made for action in one.actions)
+    assert not any(isinstance(action, SendNotification) for one in made for action in one.actions)
     assert all(one.trigger.posture == Posture.Proactive for one in made)  # type: ignore[union-attr]
     assert made[0].trigger.within.total_seconds() == 90  # type: ignore[union-attr]
 
 
 def test_every_alarm_is_a_json_message_of_its_own() -> None:
+    """Whatever the texts have in them."""
+    register_user_template_filters({"ui_url": lambda run: f"https://prefect/{run['name']}"})
+    hostile = dict.fromkeys(
+        ("release", "held_by", "age_days", "store", "reason"), '"quoted" {{ x }} \\ \n \u2028 </script>'
+    )
+    run = {"name": 'a "night"', "state": {"name": "Failed"}}
+    context = {
+        "event": {"payload": hostile},
+        "flow_run": run,
+        "deployment": run,
+        "labels": {"prefect.resource.name": 'a "b"'},
+    }
     calls = [
         action
         for one in list_automations(uuid4(), Patience(hours=1))
         for action in one.actions
-        if isinstance(action, CallWebhook)
+        if isinstance(action, SendNotification)
     ]
-    messages = [json.loads(call.payload) for call in calls]
+    messages = [json.loads(render_user_template_sync(call.body, context)) for call in calls]
+    assert messages[-1]["text"] == "surf2vec: {store} did not get what serves: {reason}".format(**hostile)
+    assert messages[1]["link"] == 'https://prefect/a "night"'
     assert [message["alarm"] for message in messages] == [
         "too_long",
         "run_failed",
@@ -64,9 +82,30 @@ def test_every_alarm_is_a_json_message_of_its_own() -> None:
         "champion_old",
         "push_failed",
     ]
-    assert all("parameters" not in call.payload and "message" not in call.payload for call in calls)
+    assert all("parameters" not in call.body and "message" not in call.body for call in calls)
     runbook = (CODE / "docs" / "runbook.md").read_text()
     assert [message["alarm"] for message in messages if f"`{message['alarm']}`" not in runbook] == []
+
+
+def test_alarms_of_the_same_moment_all_arrive() -> None:
+    """The webhook takes its time, as those on the internet do: a call begins while others are under way, and ends before them."""
+
+    async def send(number: int) -> None:
+        await asyncio.sleep(number / 500)
+        await make_alarm_block(listener.url).notify(json.dumps({"alarm": "run_failed", "text": str(number)}))
+
+    async def send_all() -> None:
+        await asyncio.gather(*(send(number) for number in range(20)))
+
+    with Listener(wait_seconds=lambda: time.monotonic_ns() // 1000 % 7 / 35) as listener:
+        asyncio.run(send_all())
+        assert sorted(int(message["text"]) for message in listener.messages) == list(range(20))
+
+
+def test_the_address_of_the_webhook_is_a_secret_of_its_block() -> None:
+    block = make_alarm_block(f"https://hooks.example{SECRET_PATH}")
+    assert SECRET_PATH not in repr(block)
+    assert SECRET_PATH not in block.model_dump_json()
 
 
 def test_the_runbook_has_every_error() -> None:
