@@ -1,6 +1,7 @@
 """What a person finds in Prefect after a night: the name of its run, the artifact `night`, and the tables of its steps.
 
-Keys begin with the name of the model, so that two models on one server keep their artifacts apart.
+Keys begin with the name of the model, so that two models on one server keep their artifacts apart. Where no flow runs nothing
+is left.
 """
 
 import re
@@ -8,10 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from prefect import get_client
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
-from prefect.runtime import flow_run
-
+from flows.step import is_flow_run
 from tasks.config import PublishConfig
 from tasks.report.cards import describe_time, list_night, name_night
 from tasks.root.run import Run
@@ -26,12 +24,18 @@ def key_of(publish: PublishConfig, name: str) -> str:
 
 def leave_table(publish: PublishConfig, name: str, rows: Sequence[dict[str, Any]], description: str) -> None:
     """Leave a table of texts."""
-    create_table_artifact(key=key_of(publish, name), table=list(rows), description=description)
+    if is_flow_run():
+        from prefect.artifacts import create_table_artifact
+
+        create_table_artifact(key=key_of(publish, name), table=list(rows), description=description)
 
 
 def leave_night(publish: PublishConfig, run: Run) -> None:
     """Leave the artifact that says what happened, with links to the report and to MLflow."""
-    create_markdown_artifact(key=key_of(publish, "night"), markdown=describe_night(run))
+    if is_flow_run():
+        from prefect.artifacts import create_markdown_artifact
+
+        create_markdown_artifact(key=key_of(publish, "night"), markdown=describe_night(run))
 
 
 def describe_night(run: Run) -> str:
@@ -48,6 +52,9 @@ def describe_night(run: Run) -> str:
 
 def name_flow_run(run: Run) -> None:
     """Give the flow run the name of its night. A night of a backfill is a flow run of its own."""
-    if run_id := flow_run.get_id():
+    if is_flow_run():
+        from prefect import get_client
+        from prefect.runtime import flow_run
+
         with get_client(sync_client=True) as client:
-            client.update_flow_run(UUID(run_id), name=name_night(run.story()))
+            client.update_flow_run(UUID(flow_run.get_id()), name=name_night(run.story()))

@@ -1,24 +1,14 @@
-"""Runs the nights of past days in order, as if each had been run on its day."""
+"""The nights of past days as a Prefect flow."""
 
 from datetime import date
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from prefect import flow
 
 from flows.config import DEFAULT_CONFIG, PipelineConfig
-from flows.context import open_night
 from flows.nightly import nightly
-from flows.progress import report_step
-from flows.steps import ingest_events
-from tasks.corpus.window import CorpusRequest
-from tasks.queries.nights import write_nights_page
-from tasks.report.backfill import BackfillRecord, list_days, record_night
-from tasks.root.run import lock_root, private_files
-from trainer.errors import InputError
-from trainer.events import OnEvent, log, log_progress
-from trainer.system.files import digest_json
+from flows.past_nights import make_past_nights
 
 
 @flow(name="backfill", validate_parameters=True)
@@ -36,42 +26,4 @@ def backfill(
     3. Run the night of each day in order, unless it is done.
     4. Write the page of the nights.
     """
-    # Past days get no more deliveries, so the gate's rules about deliveries are turned off.
-    gate = config.gate.model_copy(update={"newest_day_events": 0.0, "missing_days": 36_500})
-    config = config.model_copy(update={"gate": gate})
-    night = open_night(root, None, until, config)
-    with report_step("backfill") as on_event, private_files(night.root):
-        with lock_root(night.root, "backfill", partial(log, on_event)):
-            ingest_events(night, logs)
-        record = BackfillRecord(night.root, digest_json(config.outcome_settings())[:12])
-        days = list_days(night.root, since, until)
-        nights = []
-        for number, (day, num_events) in enumerate(days.items(), start=1):
-            nights.append(run_day(record, day, num_events, config, on_event))
-            log_progress(on_event, "backfill", number, len(days), "days")
-        write_nights_page(night.root, config.publish)
-    return {"nights": nights, "report": str(night.root.nights_page)}
-
-
-def run_day(
-    record: BackfillRecord, day: date, num_events: int, config: PipelineConfig, on_event: OnEvent
-) -> dict[str, Any]:
-    """Run the night of a day unless it is recorded. Returns its record, or the reason why the day has no night."""
-    root, log_line = record.root, partial(log, on_event)
-    skipped = {"day": day.isoformat(), "events": 0}
-    if not num_events:
-        log_line(f"{day}: no night, as there are no events on this day")
-        return skipped | {"skipped": "no events on this day"}
-    request = CorpusRequest(config.ingest, config.evaluate, until=day, window_days=config.window_days)
-    window = request.name(root)
-    if done := record.find(day, window):
-        log_line(f"{day}: done before, run {done['run_id']}")
-        return done
-    try:
-        result = nightly(root=root.path, logs=[], until=day, config=config)
-    except InputError as error:  # too few events, as on a first day; continue with the next day
-        log_line(f"{day}: {error}")
-        return skipped | {"skipped": str(error)}
-    made = record_night(root, day, num_events, window, result)
-    record.add(made)
-    return made
+    return make_past_nights(nightly, root, logs, since, until, config)

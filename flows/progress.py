@@ -8,14 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import httpx
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
-from prefect.events import emit_event
-from prefect.logging import get_run_logger
 from rich import progress as rich_progress
-from rich.console import Console
-from rich.markup import escape
 
+from flows.step import console, is_flow_run, print_line
 from tasks.root.wording import shown
 from trainer.events import OnEvent
 
@@ -25,13 +20,11 @@ GATE_HELD = "surf2vec.gate.held"
 CHAMPION_OLD = "surf2vec.champion.old"
 PUSH_FAILED = "surf2vec.push.failed"
 
-console = Console(stderr=True, emoji=False)
-
 
 @contextmanager
 def report_step(step: str) -> Iterator[OnEvent]:
     """Yield the callback for one step: `log` becomes a line, `progress` moves the bar and the artifact."""
-    logger, tasks, rate = get_run_logger(), dict[str, rich_progress.TaskID](), ""
+    logger, tasks, rate = find_logger(), dict[str, rich_progress.TaskID](), ""
     artifact: Any = None
     last_artifact = last_line = time.monotonic()
     bar = rich_progress.Progress(
@@ -43,7 +36,8 @@ def report_step(step: str) -> Iterator[OnEvent]:
     def on_event(name: str, values: dict[str, Any]) -> None:
         nonlocal rate
         if name == "log":
-            logger.info(shown(values["message"]))
+            if logger:
+                logger.info(shown(values["message"]))
             print_line(step, values["message"])
         elif name == "progress":
             show_progress(values["step"], values["done"], values["total"], values["unit"])
@@ -56,13 +50,9 @@ def report_step(step: str) -> Iterator[OnEvent]:
             tasks[part] = bar.add_task(part, total=total, unit=unit)
         bar.update(tasks[part], completed=done, total=total, unit=unit + rate)
         now, percent = time.monotonic(), 100.0 * done / total if total else 100.0
-        if now - last_artifact >= ARTIFACT_SECONDS:
+        if logger and now - last_artifact >= ARTIFACT_SECONDS:
             last_artifact = now
-            with suppress(httpx.HTTPError):  # a training goes on without Prefect's server
-                if artifact is None:
-                    artifact = create_progress_artifact(percent, key=f"{step}-progress", description=part)
-                else:
-                    update_progress_artifact(artifact, progress=percent)
+            artifact = _show_percent(artifact, percent, step, part)
         if not console.is_terminal and now - last_line >= LINE_SECONDS:
             last_line = now
             print_line(step, f"{done:,} of {total:,} {unit}{rate} ({int(percent)} %)")
@@ -70,18 +60,36 @@ def report_step(step: str) -> Iterator[OnEvent]:
     with bar:
         yield on_event
     if artifact:
-        with suppress(httpx.HTTPError):
-            update_progress_artifact(artifact, progress=100)
+        _show_percent(artifact, 100.0, step, "")
 
 
-def print_line(step: str, message: str) -> None:
-    """Print a line about a step on the terminal; control characters and markup in it are escaped."""
-    console.print(f"[dim]{step:>16}[/dim]  {escape(shown(message))}", highlight=False, soft_wrap=True)
+def find_logger() -> Any:
+    """Returns the logger of the flow run or task run, None where no flow runs."""
+    if not is_flow_run():
+        return None
+    from prefect.logging import get_run_logger
+
+    return get_run_logger()
+
+
+def _show_percent(artifact: Any, percent: float, step: str, part: str) -> Any:
+    """Make the progress artifact, or update it. Returns its id. A training goes on without Prefect's server."""
+    import httpx
+    from prefect.artifacts import create_progress_artifact, update_progress_artifact
+
+    with suppress(httpx.HTTPError):
+        if artifact is None:
+            return create_progress_artifact(percent, key=f"{step}-progress", description=part)
+        update_progress_artifact(artifact, progress=percent)
+    return artifact
 
 
 def raise_alarm(event: str, release: str, **facts: str) -> None:
     """Send an event about a release to the Prefect server; an automation of `infra/deploy.py` makes an alarm of it.
 
-    A run from the command line has no such server and raises no alarm: see its exit code.
+    Where no flow runs there is no such server, and no alarm: see the command's exit code.
     """
-    emit_event(event, {"prefect.resource.id": f"surf2vec.release.{release}"}, payload={"release": release} | facts)
+    if is_flow_run():
+        from prefect.events import emit_event
+
+        emit_event(event, {"prefect.resource.id": f"surf2vec.release.{release}"}, payload={"release": release} | facts)

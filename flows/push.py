@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from prefect import task
-
 from flows.context import NightContext
 from flows.progress import PUSH_FAILED, raise_alarm, report_step
+from flows.step import step
 from tasks.config import PublishConfig
 from tasks.registry.promotion import find_champion
 from tasks.root import story as record
@@ -19,7 +18,7 @@ from trainer.errors import SurfError
 from trainer.events import OnEvent
 
 
-@task(name="push")
+@step("push")
 def push_release(night: NightContext, run: Run) -> None:
     """Push what serves to every store of `publish.stores`. Records the story's "push".
 

@@ -1,8 +1,8 @@
-"""Runs the parts of a step on a Ray cluster, through Prefect's task runner, if `resources.ray_address` names one.
+"""Runs the parts of a step on a Ray cluster, if `resources.ray_address` names one.
 
-A part is one Prefect task; a step has a few dozen at most. Ray passes arguments and results (paths, ranges, settings, counts)
+A part is one Ray task; a step has a few dozen at most. Ray passes arguments and results (paths, ranges, settings, counts)
 between processes with cloudpickle, and repeats a part whose worker or machine died. Only this process commits, so a part that
-died leaves no committed files. Ray and prefect-ray are imported when the first part is sent.
+died leaves no committed files. Ray is imported when the first part is sent.
 """
 
 import hashlib
@@ -17,14 +17,9 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from prefect import flow, task
-from prefect.cache_policies import NO_CACHE
-from prefect.context import FlowRunContext, TaskRunContext
-from prefect.settings import PREFECT_API_URL, temporary_settings
-
 from tasks.config import ResourcesConfig
 from tasks.root.run import Root, private_files
-from trainer.errors import ConfigError, ResourceError
+from trainer.errors import ConfigError, ResourceError, SurfError
 from trainer.events import OnEvent, ignore_event
 from trainer.system.fan_out import HERE, FanOut, Part, Result
 from trainer.system.units import parse_bytes, size
@@ -46,7 +41,7 @@ def open_fan_out(resources: ResourcesConfig, root: Root) -> Iterator[FanOut]:
 
 @dataclass
 class RayCluster(FanOut):
-    """A `FanOut` whose parts are Prefect tasks on Ray. Each reserves `memory_bytes` and some CPUs of a node."""
+    """A `FanOut` whose parts are Ray tasks. Each reserves `memory_bytes` and some CPUs of a node."""
 
     address: str
     memory_bytes: int
@@ -65,29 +60,22 @@ class RayCluster(FanOut):
         self, work: Callable[[Part, OnEvent], Result], parts: Sequence[Part], on_event: OnEvent
     ) -> Iterator[Result]:
         """See `FanOut`. Raises ResourceError if the cluster cannot run a part, ConfigError if its nodes are not set up."""
-        from prefect_ray.context import remote_options
+        cpus = self._shape[1]  # connects
+        import ray
 
-        cpus, context = self._shape[1], FlowRunContext.get()
         each = f"each with {cpus} CPU and {size(self.memory_bytes)}, on {len(self._nodes)} nodes of Ray"
         on_event("log", {"message": f"{work.__name__}: {len(parts)} parts, {each}"})
         caller = {"root": self.root.path.resolve(), "code": digest_code()}
-        api_url = str(context.client.api_url) if context else PREFECT_API_URL.value()  # also that of a temporary server
-        with (
-            remote_options(num_cpus=cpus, memory=self.memory_bytes, max_retries=TRIES - 1),
-            temporary_settings({PREFECT_API_URL: api_url}),  # else each worker would start a server of its own
-            bare_context(),
-        ):
-            futures = [self._runner.submit(do_part, {"work": work, "part": part} | caller) for part in parts]
+        task: Any = ray.remote(num_cpus=cpus, memory=self.memory_bytes, max_retries=TRIES - 1)(do_part)
+        futures = [task.remote(work, part, **caller) for part in parts]
         for number, future in enumerate(futures, start=1):
             yield self._wait_for(future)
             on_event("progress", {"step": work.__name__, "done": number, "total": len(parts), "unit": "parts"})
 
-    @cached_property
-    def _runner(self) -> Any:
-        """Prefect's task runner, connected until the stack closes. Raises ConfigError if the cluster cannot be used."""
+    def _connect(self) -> None:
+        """Connect to the cluster until the stack closes. Raises ConfigError if it cannot be used."""
         try:
             import ray
-            from prefect_ray import RayTaskRunner
         except ImportError:
             raise ConfigError(
                 f"resources.ray_address is {self.address}, but Ray is not installed: pip install -c constraints.txt -e '.[ray]', "
@@ -106,12 +94,11 @@ class RayCluster(FanOut):
             ) from None
         self.stack.callback(ray.shutdown)
         self.root.temporary.mkdir(exist_ok=True)
-        return self.stack.enter_context(RayTaskRunner(self.address))
 
     @cached_property
     def _nodes(self) -> list[tuple[int, int]]:
         """CPUs and bytes of memory of each node."""
-        assert self._runner  # connects
+        self._connect()
         import ray
 
         resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -134,39 +121,17 @@ class RayCluster(FanOut):
         import ray
 
         try:
-            return future.result()
+            return ray.get(future)
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause if isinstance(error.cause, SurfError) else error from None
         except ray.exceptions.RayError as error:
             reason = f"{type(error).__name__}: {''.join(str(error).strip().splitlines()[-1:])[:300]}"
-            if "Failed to reach API" in reason:
-                raise ConfigError(
-                    f"a node of the Ray cluster cannot reach Prefect's server ({reason}): set PREFECT_API_URL to a server that "
-                    "every machine reaches (docs/machines.md)"
-                ) from None
             raise ResourceError(
                 f"the Ray cluster {self.address} failed at a part ({reason}); if workers die, it is tried {TRIES} times: check "
                 "`ray status` and the nodes' memory, then run the same command again; what was committed is whole"
             ) from error
 
 
-@contextmanager
-def bare_context() -> Iterator[None]:
-    """Strip code and parameters from the contexts of the flow and the task, which Prefect sends with a part. Otherwise each
-    worker would load the modules of a night, including MLflow and torch: seconds and hundreds of megabytes of no use.
-    """
-    with ExitStack() as stack:
-        if of_flow := FlowRunContext.get():
-            stack.enter_context(of_flow.model_copy(update={"flow": _parent, "parameters": {}}))
-        if of_task := TaskRunContext.get():
-            stack.enter_context(of_task.model_copy(update={"task": do_part, "parameters": {}}))
-        yield
-
-
-@flow(name="nightly")
-def _parent() -> None:
-    """Replaces the flow in a worker. It is never called."""
-
-
-@task(name="part", persist_result=False, cache_policy=NO_CACHE)
 def do_part(work: Callable[[Any, OnEvent], Any], part: Any, root: Path, code: str) -> Any:
     """Run a part in a Ray worker. Raises ConfigError if its machine is not set up for it."""
     check_node(root, code)

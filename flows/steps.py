@@ -1,4 +1,4 @@
-"""The steps of a night as Prefect tasks. Each calls one function of `tasks` and leaves a readable artifact.
+"""The steps of a night. Each calls one function of `tasks`; inside a Prefect flow it leaves a readable artifact.
 
 Only paths and ids go from step to step; results are read from the run's story (tasks/root/story.py). A step that ended with
 the same inputs is not repeated.
@@ -7,12 +7,11 @@ the same inputs is not repeated.
 from datetime import UTC, datetime
 from typing import Any
 
-from prefect import task
-
 from flows.artifacts import leave_night, leave_table
 from flows.context import NightContext
-from flows.progress import GATE_HELD, print_line, raise_alarm, report_step
+from flows.progress import GATE_HELD, raise_alarm, report_step
 from flows.ray_cluster import open_fan_out
+from flows.step import step
 from flows.summary import announce_run, digest_gate, digest_verdict
 from tasks.corpus import build as corpus_task
 from tasks.corpus.window import select_window
@@ -35,7 +34,7 @@ from tasks.training import beginning as night_task
 from tasks.training import choice, runs, trials
 from tasks.training.worker_processes import WorkerProcesses, count_workers, pick_device, train_together
 from tasks.upkeep.restore import restore_story
-from trainer.errors import DamageError, UnavailableError
+from trainer.errors import DamageError
 from trainer.events import OnEvent
 from trainer.store.generation import open_generation
 from trainer.store.tokens import open_corpus
@@ -44,19 +43,8 @@ from trainer.system.files import digest_json
 from trainer.system.signals import stop_on_sigterm
 from trainer.training.loop import train
 
-WAITS: list[float] = [10, 20, 40, 80, 160, 320]
-"""Seconds before each retry of a step that needs a server: ten minutes in all. The training is kept."""
 
-
-def is_away(task: Any, task_run: Any, state: Any) -> bool:
-    """Returns whether a step failed because a server was away, so that it is retried."""
-    error = getattr(state, "data", None)
-    if isinstance(error, UnavailableError):
-        print_line(task.name, f"{error}; trying again, for {sum(WAITS) / 60:.0f} minutes in all")
-    return isinstance(error, UnavailableError)
-
-
-@task(name="ingest")
+@step("ingest")
 def ingest_events(night: NightContext, logs: list[str]) -> dict[str, Any]:
     """Read the new sources among `logs` into events/. Returns the story's "ingest"."""
     root, config = night.root, night.config
@@ -67,7 +55,7 @@ def ingest_events(night: NightContext, logs: list[str]) -> dict[str, Any]:
         return result | {"seconds": round((datetime.now(UTC) - started).total_seconds(), 3)}
 
 
-@task(name="open-run", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
+@step("open-run", needs_server=True)
 def open_run(night: NightContext, ingested: dict[str, Any], logs: list[str]) -> Run:
     """Returns the run of these sources, this window and these settings, and begins or continues its story."""
     with report_step("open-run") as on_event:
@@ -119,7 +107,7 @@ def _find_or_plan(night: NightContext, logs: list[str], on_event: OnEvent) -> Ru
     return run
 
 
-@task(name="corpus")
+@step("corpus")
 def build_corpus(night: NightContext, run: Run) -> None:
     """Clean the window's events and write each user's tokens. Records the story's "corpus"."""
     root, config = night.root, night.config
@@ -151,7 +139,7 @@ def find_unchanged(night: NightContext, run: Run) -> Run | None:
     return base
 
 
-@task(name="trial")
+@step("trial")
 def try_settings(night: NightContext, run: Run) -> None:
     """Choose the path's settings by short trainings, or keep the champion's. Records the story's "trial"."""
     with report_step("trial") as on_event:
@@ -164,7 +152,7 @@ def try_settings(night: NightContext, run: Run) -> None:
         run.step(record.TrialStep, run.run_id, lambda: trials.try_settings(*arguments))
 
 
-@task(name="train")
+@step("train")
 def train_vectors(night: NightContext, run: Run) -> None:
     """Train user and item vectors, or continue from the last commit. Records the story's "train"."""
     with report_step("train") as on_event:
@@ -189,7 +177,7 @@ def train_vectors(night: NightContext, run: Run) -> None:
         leave_table(night.config.publish, "workers", loads, describe_sharing(result))
 
 
-@task(name="choose")
+@step("choose")
 def choose_weights(night: NightContext, run: Run) -> None:
     """Choose the weights of interest and path by held-out users, or keep the champion's. Records the story's "choose"."""
     with report_step("choose") as on_event:
@@ -198,7 +186,7 @@ def choose_weights(night: NightContext, run: Run) -> None:
         run.step(record.ChooseStep, run.run_id, lambda: choice.choose_weights(night.root, corpus, space, on_event))
 
 
-@task(name="evaluate")
+@step("evaluate")
 def evaluate_vectors(night: NightContext, run: Run) -> None:
     """Rank the held-out items, and compare with popularity and with the champion. Records the story's "evaluate"."""
     with report_step("evaluate") as on_event:
@@ -214,7 +202,7 @@ def evaluate_vectors(night: NightContext, run: Run) -> None:
     leave_table(night.config.publish, "quality", quality, f"{result.num_users:,} held-out users")
 
 
-@task(name="refit")
+@step("refit")
 def refit_vectors(night: NightContext, run: Run) -> None:
     """Fit the held-out users again, on all their events including the held-out ones. Records the story's "refit"."""
     with report_step("refit") as on_event, open_fan_out(night.config.resources, night.root) as fan_out:
@@ -223,7 +211,7 @@ def refit_vectors(night: NightContext, run: Run) -> None:
         run.step(record.RefitStep, run.run_id, lambda: night_task.refit(night.root, job, story, on_event, fan_out))
 
 
-@task(name="settle")
+@step("settle")
 def settle_vectors(night: NightContext, run: Run) -> None:
     """Merge the night's rows with its base's, or rotate a full night into the champion's space. Records the story's "settle"."""
     with report_step("settle") as on_event:
@@ -232,7 +220,7 @@ def settle_vectors(night: NightContext, run: Run) -> None:
         run.step(record.SettleStep, run.run_id, lambda: night_task.settle(night.root, job, story, on_event))
 
 
-@task(name="export")
+@step("export")
 def export_vectors(night: NightContext, run: Run) -> None:
     """Write the release: vectors, index and manifest. Records the story's "export". Raises DamageError if another generation
     replaced the one of this run.
@@ -262,7 +250,7 @@ def export_vectors(night: NightContext, run: Run) -> None:
         run.step(record.ExportStep, run.run_id, make)
 
 
-@task(name="gate", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
+@step("gate", needs_server=True)
 def judge_release(night: NightContext, run: Run) -> None:
     """Compare the release with the champion, rule by rule. Records the story's "gate". Changed gate settings judge again.
 
@@ -274,7 +262,7 @@ def judge_release(night: NightContext, run: Run) -> None:
         _judge(night, run, on_event)
 
 
-@task(name="register", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
+@step("register", needs_server=True)
 def register_release(night: NightContext, run: Run) -> None:
     """Log the run to MLflow, register the release, and move the aliases if the gate passed. Records the story's "register"."""
     root, publish = night.root, night.config.publish
@@ -299,7 +287,7 @@ def register_release(night: NightContext, run: Run) -> None:
             run.step(record.RegisterStep, digest_verdict(run), make)
 
 
-@task(name="report", retries=len(WAITS), retry_delay_seconds=WAITS, retry_condition_fn=is_away)
+@step("report", needs_server=True)
 def write_reports(night: NightContext, run: Run) -> None:
     """Write the report into the run's folder, and log it to the run in MLflow."""
     path = run.folder / "report.html"

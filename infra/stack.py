@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows.server import end_orphans, marks
 from infra import CODE, POOL
 from infra.bucket import BUCKET
+from infra.orphans import end_orphans, marks
 from infra.passwords import open_passwords, write_secret
 from infra.services import Service, find_port, find_postgres, is_ready, make_cluster, make_databases, responds
 from trainer.errors import SurfError

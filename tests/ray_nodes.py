@@ -43,7 +43,7 @@ class Cluster:
 
     def workers(self) -> list[psutil.Process]:
         """Workers that do a part just now."""
-        return [process for process in self.processes() if "ray::part" in "".join(tell_command(process)[:1])]
+        return [process for process in self.processes() if "ray::do_part" in "".join(tell_command(process)[:1])]
 
 
 @contextmanager

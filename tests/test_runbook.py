@@ -29,7 +29,6 @@ ERRORS = {
     "left_elsewhere": "tasks/forgetting/test_forget_shared.py::test_the_other_roots_champion_stays_and_is_named",
     "held_back": "flows/test_gate.py::test_what_was_rolled_back_comes_back_by_no_night",
     "stopped": "flows/test_stopping.py::test_ctrl_c_in_every_state_of_a_run",
-    "server_ended": "flows/test_server.py::test_a_server_that_does_not_start_is_heard_and_starts_once_its_folder_is_gone",
     "worker_lost": "tasks/training/test_worker_processes.py::test_workers_who_die_again_and_again_are_lost_and_one_goes_on",
     "failed": "flows/test_error_advice.py::test_a_bug_that_does_not_come_again",
 }

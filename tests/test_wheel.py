@@ -14,7 +14,7 @@ import sys
 class NotInstalled:
     @staticmethod
     def find_spec(name, path=None, target=None):
-        if name in ("torch", "triton", "ray", "prefect_ray", "lancedb", "qdrant_client", "psycopg2", "boto3", "gensim"):
+        if name in ("torch", "triton", "ray", "lancedb", "qdrant_client", "psycopg2", "boto3", "gensim"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, NotInstalled)

@@ -68,10 +68,7 @@ def main() -> None:
     except SystemExit as error:  # of shell completion
         exit_code = int(error.code or 0)
     except BaseException as error:
-        described = describe_error(error)
-        exit_code = fail(*described)
-        if described[0] == "server_ended":  # Prefect's exit handler would try for a minute to reach the server
-            leave()
+        exit_code = fail(*describe_error(error))
 
 
 class NoPandas(MetaPathFinder):
@@ -94,7 +91,7 @@ def skip_pandas() -> None:
 def describe_error(error: BaseException) -> tuple[str, str, int]:
     """Returns the code, the message and the exit code of an error. Prints the traceback of one that is not expected."""
     format_message = getattr(error, "format_message", None)  # click's usage errors
-    if isinstance(error, SurfError) and (error.code in ("stopped", "server_ended") or not is_stopping()):
+    if isinstance(error, SurfError) and (error.code == "stopped" or not is_stopping()):
         return error.code, str(error), error.exit_code
     if is_stopping() or str(error) == "Query interrupted":  # DuckDB's message after a signal
         return STOPPED

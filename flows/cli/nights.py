@@ -4,7 +4,6 @@ import json
 import os
 import shlex
 import sys
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from datetime import date
 from pathlib import Path
@@ -20,37 +19,19 @@ if TYPE_CHECKING:
     from tasks.tuning.study import Search
 
 
-def start_server(root: Path) -> AbstractContextManager[None]:
-    """Start a temporary Prefect server of the root, and return the context that needs it. PREFECT_API_URL overrides it.
-
-    Call it before Prefect is imported, and after all checks of the call.
-    """
-    if os.environ.get("PREFECT_API_URL"):
-        return nullcontext()
-    from flows.server import Server
-
-    # On the terminal the steps print their own lines; Prefect's server keeps all of Prefect's.
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
-    return Server(root).running()
-
-
-def start_nights(call: Call, logs: list[str]) -> AbstractContextManager[None]:
-    """Check the registry and the logs, then start the server for nights. Raises ConfigError or InputError."""
+def check_nights(call: Call, logs: list[str]) -> None:
+    """Check the registry and the logs. Raises ConfigError or InputError."""
     from tasks.root.identity import registry_uri
     from tasks.root.run import Root
 
     call.check_logs(logs)
     registry_uri(Root(call.path), call.config.publish)
-    return start_server(call.path)
 
 
 def find_finished(
     call: Call, logs: list[str], since: date | None, until: date | None, *, full: bool
 ) -> dict[str, Any] | None:  # fmt: skip
-    """Return the result of a night that is complete already, without Prefect; None if there may be something to do.
-
-    Where a Prefect server is named every run is a flow, so that it is recorded.
-    """
+    """Return the result of a night that is complete already; None if there may be something to do."""
     from flows.context import NightContext
     from flows.summary import announce_run, find_finished, summarize_finished
     from tasks.root.run import Root
@@ -68,11 +49,9 @@ def foresee_night(
     """Return what a night would do. Like the night it checks the registry and the logs first."""
     from flows.context import NightContext
     from flows.dry_run import dry_run
-    from tasks.root.identity import registry_uri
     from tasks.root.run import Root
 
-    call.check_logs(logs)
-    registry_uri(Root(call.path), call.config.publish)
+    check_nights(call, logs)
     return dry_run(NightContext(Root(call.path), since, until, call.config, full), logs, call.on_event)
 
 
@@ -94,27 +73,39 @@ def run(
         bool, typer.Option("--dry-run", help="Say what would be done, and what it would cost. Writes nothing.")
     ] = False,
 ) -> dict[str, Any]:
-    """From logs to user vectors in the MLflow registry, with a report. The same command again resumes."""
-    days = [day.date() if day else None for day in (since, until)]
+    """From logs to user vectors in the MLflow registry, with a report. The same command again resumes.
+
+    If PREFECT_API_URL names a Prefect server, the night is a flow run there.
+    """
+    days = since and since.date(), until and until.date()
     if dry_run:
         return foresee_night(call, logs or [], *days, full=full)
-    if not os.environ.get("PREFECT_API_URL") and (finished := find_finished(call, logs or [], *days, full=full)):
+    has_server = bool(os.environ.get("PREFECT_API_URL"))
+    if not has_server and (finished := find_finished(call, logs or [], *days, full=full)):
         return finished
-    server = start_nights(call, logs or [])
-    from flows.nightly import nightly  # takes seconds, in which the server starts
+    check_nights(call, logs or [])
+    if has_server:
+        from flows.nightly import nightly
 
-    with server:
-        return nightly(root=call.path, logs=logs or [], since=since, until=until, config=call.config, full=full)
+        return nightly(call.path, logs or [], *days, call.config, full)
+    from flows.night import make_night
+
+    return make_night(call.path, logs or [], *days, call.config, full)
 
 
 @command("surf2vec backfill --since 2026-01-01 --until 2026-01-31 --root my-root", show_nights, MEMORY)
 def backfill(call: Call, logs: Logs = None, since: Since = None, until: Until = None) -> dict[str, Any]:
     """Nights of past days, in order, each with a window that ends on its day. The same command again resumes."""
-    server = start_nights(call, logs or [])
-    from flows.backfill import backfill
+    check_nights(call, logs or [])
+    days = since and since.date(), until and until.date()
+    if os.environ.get("PREFECT_API_URL"):
+        from flows.backfill import backfill
 
-    with server:
-        return backfill(root=call.path, logs=logs or [], since=since, until=until, config=call.config)
+        return backfill(call.path, logs or [], *days, call.config)
+    from flows.night import make_night
+    from flows.past_nights import make_past_nights
+
+    return make_past_nights(make_night, call.path, logs or [], *days, call.config)
 
 
 @command("surf2vec nights --root my-root", show_nights)

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.cli.nights import start_server
 from flows.cli.options import HOST_MEMORY, Call, NewLogs, User, command, err
 from flows.cli.show import show_explained, show_forgotten, show_similar, show_values
 from tasks.root.wording import shown
@@ -53,25 +52,6 @@ def infer(
 ) -> dict[str, Any]:
     """Vectors for users that the model has not seen, by the release that serves. The root's events stay as they are."""
     call.check_logs(logs)
-    if not call.config.resources.ray_address:
-        return infer_vectors(call, logs, out)
-    server = start_server(call.path)
-    from prefect import flow
-
-    with server:
-        return flow(name="infer", validate_parameters=False)(infer_as_flow)(call.path, logs, out, call.config)
-
-
-def infer_as_flow(root: Path, logs: list[str], out: Path, config: Any) -> dict[str, Any]:
-    """Call `infer_vectors` inside a flow, so that Prefect shows the parts that other machines do."""
-    from flows.progress import report_step
-
-    with report_step("infer") as on_event:
-        return infer_vectors(Call(root, config, on_event), logs, out)
-
-
-def infer_vectors(call: Call, logs: list[str], out: Path) -> dict[str, Any]:
-    """Write the vectors of the users in `logs` to the file `out`, inferred by the champion; on Ray if a cluster is named."""
     from flows.ray_cluster import open_fan_out
     from tasks.queries.infer import Inference, infer
     from tasks.registry.releases import current_release

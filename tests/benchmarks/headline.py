@@ -2,9 +2,9 @@
 
 `surf2vec sample-logs` writes the logs; then one `surf2vec run` (1 epoch, 128 dimensions, registered by reference) is
 started as often as it is killed: once half way through training, once half way through the export. Each life is in a memory
-cgroup where one can be made, whose limit is the budget and LEEWAY_MB, for Prefect's temporary server is in it, and so is the
-page cache. Twice a second a watcher looks at what the run's process holds (anonymous and shared memory: what the
-budget is about), and at which step is under way; a step's seconds are those of all lives.
+cgroup where one can be made, whose limit is the budget and LEEWAY_MB, for the page cache is in it, too. Twice a second a
+watcher looks at what the run's process holds (anonymous and shared memory: what the budget is about), and at which step is
+under way; a step's seconds are those of all lives.
 
 Needs about 2.8 kB of disk a user, 56 GB for 20 million, where temporary files go (TMPDIR). With --record the story is written
 to headline.md as well.
@@ -148,7 +148,7 @@ def size_of(folder: Path) -> int:
 
 
 def end_group(group: Path | None) -> None:
-    """End what a killed run left in its cgroup: Prefect's temporary server."""
+    """End what a killed run left in its cgroup."""
     if group is None:
         return
     for _ in range(100):

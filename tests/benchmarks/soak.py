@@ -3,7 +3,7 @@
 Each night there is a log of about a thousand lines more, of users of whom a third return a day; a few users and pages a day
 are new, and as many never come again. `surf2vec run`, and `surf2vec gc` once a week, run in processes of their own, with the
 stack's servers (`--on stack`: PostgreSQL, Prefect, MLflow and a worker stay up all nights) or with the root's own files
-(`--on root`: a Prefect server a night). A small preloaded library (soak_clock.c, needs gcc) is the clock of all servers and
+(`--on root`). A small preloaded library (soak_clock.c, needs gcc) is the clock of all servers and
 commands, so that Prefect's removal of old records happens as it does in a year. After each night the bytes, files, memory, open
 files and seconds are noted in OUT/nights.jsonl. From the 30th night on each quantity has its slope a night (Theil and Sen, with
 its 95 % interval). One is flat if 100 nights add no more than 2 % of it, by the lower end of the interval. What is said to grow
@@ -167,9 +167,7 @@ def measure_place(place: Place) -> dict[str, float]:
     files = [path for path in artifacts.rglob("*") if path.is_file()]
     found |= {"artifacts bytes": sum(path.stat().st_size for path in files), "artifacts files": len(files)}
     if not place.stack:
-        for name, pattern in {"prefect": ".prefect/prefect.db*", "mlflow": "mlflow.db*"}.items():
-            found[f"{name} bytes"] = sum(path.stat().st_size for path in place.root.glob(pattern))
-        return found
+        return found | {"mlflow bytes": float(sum(path.stat().st_size for path in place.root.glob("mlflow.db*")))}
     import psycopg2
 
     with closing(psycopg2.connect(place.stack._database("postgres"))) as connection, connection.cursor() as cursor:

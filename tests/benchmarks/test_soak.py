@@ -61,10 +61,7 @@ def test_three_nights_without_a_server_that_stays(tmp_path: Path) -> None:
         seen = run_nights(place, 3, 0, tmp_path / "nights.jsonl")
     assert [json.loads(line) for line in (tmp_path / "nights.jsonl").read_text().splitlines()] == seen
     assert [one["kind"] for one in seen] == ["full", "incremental", "incremental"]
-    assert (
-        min(seen[-1][f"{name} bytes"] for name in ("root", "events", "store", "runs", "prefect", "mlflow", "artifacts"))
-        > 0
-    )
+    assert min(seen[-1][f"{name} bytes"] for name in ("root", "events", "store", "runs", "mlflow", "artifacts")) > 0
     begun = [json.loads(path.read_text())["created_at"] for path in (place.root / "runs").glob("*/run.json")]
     days = sorted(date.fromisoformat(one[:10]).toordinal() for one in begun)
     assert days == [days[0], days[0] + 1, days[0] + 2], f"a night is {DAY_SECONDS} seconds after the one before"

@@ -80,7 +80,7 @@ def test_a_line_is_printed_as_it_is_whatever_brackets_are_in_it(capsys: pytest.C
 
 def test_a_prefect_server_that_is_away_ends_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "ARTIFACT_SECONDS", 0)
-    monkeypatch.setattr(progress, "get_run_logger", lambda: logging.getLogger("a test"))
+    monkeypatch.setattr(progress, "find_logger", lambda: logging.getLogger("a test"))
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))  # bound, not listening: whoever calls is refused
         with (
@@ -88,7 +88,7 @@ def test_a_prefect_server_that_is_away_ends_no_step(monkeypatch: pytest.MonkeyPa
             report_step("train") as on_event,
         ):
             on_event("progress", {"step": "train", "done": 1, "total": 3, "unit": "epochs"})
-            monkeypatch.setattr(progress, "create_progress_artifact", lambda *told, **named: uuid4())
+            monkeypatch.setattr("prefect.artifacts.create_progress_artifact", lambda *told, **named: uuid4())
             for done in (2, 3):
                 on_event("progress", {"step": "train", "done": done, "total": 3, "unit": "epochs"})
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-import flows.backfill
-from flows.backfill import run_day
 from flows.config import PipelineConfig
+from flows.past_nights import make_day
 from tasks.report.backfill import BackfillRecord, list_days
 from tasks.report.nights import write_nights_report
 from tasks.root.run import Root, Run
@@ -57,7 +56,6 @@ def backfill(root: Path, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("_prefect")
 def test_nights_in_order_killed_and_gone_on(tmp_path: Path) -> None:
     logs, root = write_days(tmp_path / "logs", (1, 3)), tmp_path / "root"
     arguments = ["--logs", f"{logs}/*.csv", "--since", "2026-01-01", "--until", "2026-01-03"]
@@ -83,7 +81,6 @@ def test_nights_in_order_killed_and_gone_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("_prefect")
 def test_neither_a_hole_nor_a_day_of_few_events_keeps_a_night_of_the_past_back(tmp_path: Path) -> None:
     logs = write_days(tmp_path / "logs", (1, 2, 3, 4, 6, 7))
     few = (logs / "d7.csv").read_text().splitlines()[:30]
@@ -96,7 +93,7 @@ def test_neither_a_hole_nor_a_day_of_few_events_keeps_a_night_of_the_past_back(t
     assert [nights[f"2026-01-0{day}"]["alias"] for day in (4, 6, 7)] == ["champion"] * 3
 
 
-def test_a_straggler_has_its_night_and_those_after_it_run_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_straggler_has_its_night_and_those_after_it_run_anew(tmp_path: Path) -> None:
     root, config, ran = Root(tmp_path / "root"), PipelineConfig(), []
 
     def run_night(root: Path, logs: list[str], until: date, config: PipelineConfig) -> dict[str, Any]:
@@ -104,15 +101,15 @@ def test_a_straggler_has_its_night_and_those_after_it_run_anew(tmp_path: Path, m
         Run(Root(root), "r").record(steps={"corpus": {}})
         return night(until.isoformat())
 
-    monkeypatch.setattr(flows.backfill, "nightly", run_night)
     take_in(root.path, write_days(tmp_path / "logs", (1, 2, 3)) / "*.csv")
     for _ in range(2):
         for day, num_events in list_days(root, None, None).items():
-            assert run_day(BackfillRecord(root, "d"), day, num_events, config, ignore_event)["events"] == num_events
+            made = make_day(run_night, BackfillRecord(root, "d"), day, num_events, config, ignore_event)
+            assert made["events"] == num_events
     assert ran == [1, 2, 3]
     take_in(root.path, write_log(tmp_path / "late.csv", "user-1,/page/5,2026-01-02T10:00:00Z"))
     for day, num_events in list_days(root, None, None).items():
-        run_day(BackfillRecord(root, "d"), day, num_events, config, ignore_event)
+        make_day(run_night, BackfillRecord(root, "d"), day, num_events, config, ignore_event)
     assert ran == [1, 2, 3, 2, 3]
 
 

@@ -11,12 +11,12 @@ import pytest
 from flows.cli.options import Call
 from flows.cli.roots import pull as pull_release
 from flows.config import load_config
+from flows.night import make_night
 from tasks.config import PublishConfig
 from tasks.registry import mlflow_runs, tracking
 from tasks.registry.promotion import promote, read_registry
 from tasks.root.run import Root, Run
 from tasks.upkeep.doctor import examine
-from tests.bare_nights import without_prefect
 from tests.corpora import planted_histories
 from tests.flows.test_gate import LENIENT
 from tests.flows.test_night_after_night import FAST, write_day
@@ -39,8 +39,7 @@ SETTINGS = [
 def run(root: Root, *settings: str, full: bool = False) -> dict[str, Any]:
     """The night of all days that were delivered."""
     logs = [str(root.path.parent / "logs" / "*.csv")]
-    with without_prefect() as nightly:
-        return nightly(root=root.path, logs=logs, config=load_config(None, [*SETTINGS, *settings]), full=full)
+    return make_night(root.path, logs, config=load_config(None, [*SETTINGS, *settings]), full=full)
 
 
 def deliver(root: Root, day: int) -> None:

@@ -14,8 +14,8 @@ from flows.cli.show import show_run
 from flows.config import load_config
 from flows.context import NightContext
 from flows.dry_run import dry_run
+from flows.night import make_night
 from tasks.root.run import Root
-from tests.bare_nights import without_prefect
 from tests.corpora import planted_histories
 from tests.flows.test_night_after_night import write_day
 from tests.flows.test_nightly import FAST
@@ -52,8 +52,7 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> NightContext:
         logs = deliver(made, day)
     told = dry_run(made, logs, ignore_event)
     assert not made.root.path.exists()
-    with without_prefect() as nightly:
-        result = nightly(made.root.path, logs, config=made.config)
+    result = make_night(made.root.path, logs, config=made.config)
     assert_foreseen(told, result)
     assert (told["kind"], told["users_before"], told["predicted"]["seconds"]["others"]) == ("full", None, None)
     assert told["gate"]["at_risk"] == []
@@ -123,7 +122,6 @@ def test_the_next_night_does_what_was_said(night: NightContext, capsys: pytest.C
     full = dry_run(replace(night, is_full=True), logs, ignore_event)
     assert (full["kind"], full["full_because"]) == ("full", "--full was given")
     assert full["predicted"]["seconds"]["others"] > 0  # those of the night before
-    with without_prefect() as nightly:
-        result = nightly(night.root.path, logs, config=night.config)
+    result = make_night(night.root.path, logs, config=night.config)
     assert_foreseen(told, result)
     assert (told["kind"], result["gate"]["held_by"]) == ("incremental", ["newest_day_events"])

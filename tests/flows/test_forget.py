@@ -51,7 +51,6 @@ def test_pseudonyms_are_what_is_forgotten(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_prefect")
 def test_users_of_a_real_log_are_forgotten_though_it_is_killed(data_dir: Path, tmp_path: Path) -> None:
     root, log = str(tmp_path / "root"), data_dir / "wikispeedia_unfinished.parquet"
     before = surf2vec("run", "--root", root, "--logs", str(log), *SETTINGS)

@@ -7,18 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from prefect.client.orchestration import get_client
 
 from flows import steps
 from flows.config import load_config
-from flows.nightly import nightly
+from flows.night import make_night
 from tasks.config import PublishConfig
 from tasks.registry import tracking
 from tasks.registry.promotion import promote, read_registry, rollback
 from tasks.registry.tracking import MlflowClient
 from tasks.root.run import Root, Run
 from tasks.root.story import EvaluateStep
-from tests.bare_nights import without_prefect
 from tests.flows.test_cli import COMMAND
 from trainer.errors import ResourceError
 from trainer.store.writer import open_pinned
@@ -58,11 +56,10 @@ def state_of(root: Path) -> tuple[dict[str, int], list[dict[str, str]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_prefect")
 def test_a_night_half_delivered_is_held_back_until_a_person_lets_it_through(logs: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     nights = [[str(logs / f"day-{day}.csv") for day in days] for days in (range(1, 6), [6])]
-    first, second = (nightly(root=root, logs=files, config=load_config(None, SETTINGS)) for files in nights)
+    first, second = (make_night(root, files, config=load_config(None, SETTINGS)) for files in nights)
     assert [first["gate"]["verdict"], second["gate"]["verdict"]] == ["first", "passed"]
     assert [first["alias"], second["alias"]] == ["champion", "champion"]
     compared = Run(Root(root), second["run_id"]).story().require(EvaluateStep).comparison
@@ -79,9 +76,6 @@ def test_a_night_half_delivered_is_held_back_until_a_person_lets_it_through(logs
     assert {path.stem for path in (root / "store" / "pinned").iterdir()} == {
         result["release"] for result in (first, second, held)
     }
-    with get_client(sync_client=True) as client:
-        artifacts = [one for one in client.read_artifacts() if one.key == "surf2vec-users-gate"]
-    assert any("held back, 10.0 %" in str(artifact.data) for artifact in artifacts)
     metrics = find_metrics(root, held["run_id"])
     assert (metrics["gate/passes"], metrics["gate/newest_day_events"]) == (0.0, 0.5)
 
@@ -103,14 +97,13 @@ def test_a_night_half_delivered_is_held_back_until_a_person_lets_it_through(logs
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("_prefect")
 def test_other_settings_of_the_gate_judge_the_same_run_again(logs: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
-    nightly(root=root, logs=[str(logs / f"day-{day}.csv") for day in range(1, 7)], config=load_config(None, SETTINGS))
+    make_night(root, [str(logs / f"day-{day}.csv") for day in range(1, 7)], config=load_config(None, SETTINGS))
     night = {"root": root, "logs": [str(logs / "day-7.csv")]}
-    held = nightly(**night, config=load_config(None, SETTINGS))
+    held = make_night(**night, config=load_config(None, SETTINGS))
     assert (held["alias"], held["gate"]["verdict"]) == ("challenger", "held")
-    passed = nightly(**night, config=load_config(None, [*SETTINGS, "gate.newest_day_events=0.4"]))
+    passed = make_night(**night, config=load_config(None, [*SETTINGS, "gate.newest_day_events=0.4"]))
     assert (passed["alias"], passed["gate"]["verdict"]) == ("champion", "passed")
     assert (passed["run_id"], passed["model_version"]) == (held["run_id"], held["model_version"])
     assert passed["seconds"]["train"] == held["seconds"]["train"]
@@ -129,8 +122,7 @@ def test_what_was_rolled_back_comes_back_by_no_night(
     publish = config.publish
 
     def night(*days: int) -> dict[str, Any]:
-        with without_prefect() as run:
-            return run(root=root.path, logs=[str(logs / f"day-{day}.csv") for day in days], config=config)
+        return make_night(root.path, [str(logs / f"day-{day}.csv") for day in days], config=config)
 
     def fail(*arguments: Any, **named: Any) -> None:
         raise ResourceError("the disk is full")
@@ -175,11 +167,10 @@ def test_what_was_rolled_back_comes_back_by_no_night(
 @pytest.mark.slow
 def test_a_second_root_does_not_take_the_alias_of_the_first(logs: Path, tmp_path: Path) -> None:
     config = load_config(None, [*SETTINGS, f"publish.tracking_uri=sqlite:///{tmp_path}/mlflow.db"])
-    with without_prefect() as run:
-        nights = [
-            run(root=tmp_path / name, logs=[str(logs / f"day-{day}.csv") for day in days], config=config)
-            for name, days in (("one", (1, 2, 3)), ("two", (1, 2, 3, 4)))
-        ]
+    nights = [
+        make_night(tmp_path / name, [str(logs / f"day-{day}.csv") for day in days], config=config)
+        for name, days in (("one", (1, 2, 3)), ("two", (1, 2, 3, 4)))
+    ]
     assert [one["alias"] for one in nights] == ["champion", "challenger"]
     assert [one["gate"]["held_by"] for one in nights] == [[], ["space"]]
 

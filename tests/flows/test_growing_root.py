@@ -9,7 +9,7 @@ import pytest
 from flows.cli.options import Call
 from flows.cli.roots import doctor, repartition
 from flows.config import load_config
-from flows.nightly import nightly
+from flows.night import make_night
 from tests.flows.test_nightly import write_logs
 from trainer.events import ignore_event
 from trainer.store.generation import open_generation
@@ -20,7 +20,7 @@ FAST = ["train.epochs=2", "train.vector_size=8", "train.threads=1", "train.negat
 
 def run_night(root: Path) -> dict[str, Any]:
     """The night over all logs beside the root, as on every day: nobody tells it how many micro-partitions there are."""
-    return nightly(root=root, logs=[str(root.parent / "logs" / "*.csv")], config=load_config(None, FAST))
+    return make_night(root, [str(root.parent / "logs" / "*.csv")], config=load_config(None, FAST))
 
 
 def exported_users(result: dict[str, Any]) -> list[str]:
@@ -28,7 +28,6 @@ def exported_users(result: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("_prefect")
 def test_a_night_a_split_and_a_night_with_one_more_log(tmp_path: Path) -> None:
     root = tmp_path / "root"
     write_logs(tmp_path / "logs" / "monday.csv", num_users=200)

@@ -10,7 +10,7 @@ from flows.cli.options import Call
 from flows.cli.roots import doctor
 from flows.config import load_config
 from flows.demo import read_vectors
-from flows.nightly import nightly
+from flows.night import make_night
 from tests.corpora import planted_histories
 from tests.flows.test_cli import kill_once
 from tests.flows.test_nightly import count_ended, generation
@@ -50,7 +50,7 @@ def second_day(folder: Path, histories: dict[str, list[int]]) -> tuple[set[str],
 
 
 def run(root: Path, *, full: bool = False) -> dict[str, Any]:
-    return nightly(root=root, logs=[str(root.parent / "logs" / "*.csv")], config=load_config(None, FAST), full=full)
+    return make_night(root, [str(root.parent / "logs" / "*.csv")], config=load_config(None, FAST), full=full)
 
 
 def vectors_of(result: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -64,7 +64,6 @@ def assert_alike(users: set[str], before: dict[str, np.ndarray], after: dict[str
     np.testing.assert_allclose(lengths, 1, rtol=1e-4)
 
 
-@pytest.mark.usefixtures("_prefect")
 def test_a_night_after_another(tmp_path: Path) -> None:
     root, logs = tmp_path / "root", tmp_path / "logs"
     histories = first_days(logs)
@@ -122,7 +121,6 @@ def cosine(one: np.ndarray, other: np.ndarray) -> float:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("_prefect")
 def test_a_killed_incremental_night_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
     """kill -9 at several moments of the second night; the same command then ends with the very same vectors."""
     one, two = tmp_path / "one" / "root", tmp_path / "two" / "root"

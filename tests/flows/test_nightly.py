@@ -14,7 +14,6 @@ from tests.series import bytes_of
 from trainer.store.manifests import STORE_MANIFEST, read_manifest
 from trainer.system.files import read_json
 
-pytestmark = pytest.mark.usefixtures("_prefect")  # but the night that all of them look at has a server of its own
 FAST = [
     "--set",
     "train.epochs=20",

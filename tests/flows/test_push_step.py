@@ -8,7 +8,7 @@ from flows import push as push_step
 from flows.cli.options import Call
 from flows.cli.stores import push
 from flows.config import load_config
-from flows.nightly import nightly
+from flows.night import make_night
 from flows.progress import PUSH_FAILED
 from tasks.root.run import Root, Run
 from tests.flows.test_night_after_night import FAST, first_days
@@ -18,7 +18,6 @@ from trainer.events import ignore_event
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_prefect")
 @pytest.mark.filterwarnings("default")  # Prefect's and MLflow's own warnings
 def test_a_store_that_was_away_catches_up_by_a_push_or_by_the_next_night(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -33,7 +32,7 @@ def test_a_store_that_was_away_catches_up_by_a_push_or_by_the_next_night(
     stores = [f"parquet://{tmp_path / 'store'}", f"parquet://{blocked}/one", f"parquet://{blocked}/two"]
     config = load_config(None, [*FAST, *(f"publish.stores={stores}".replace("'", '"'),)])
     night = {"root": tmp_path / "root", "logs": [str(tmp_path / "logs" / "*.csv")], "config": config}
-    result = nightly(**night)
+    result = make_night(**night)
     assert result["alias"] == "champion"
     serves = {name: vector.tolist() for name, vector in read_users(Path(result["export_dir"])).items()}
     assert read_served(stores[0]) == serves
@@ -45,7 +44,7 @@ def test_a_store_that_was_away_catches_up_by_a_push_or_by_the_next_night(
     blocked.unlink()
     push(Call(tmp_path / "root", config, ignore_event), stores[1])
     assert read_served(stores[1]) == serves
-    nightly(**night)
+    make_night(**night)
     assert read_served(stores[2]) == serves
     assert len(alarms) == 2
 

@@ -9,16 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import polars as pl
 import pytest
-from prefect import flow, task
-from prefect.context import serialize_context
 
-from flows.config import PipelineConfig, load_config
-from flows.context import NightContext, open_night
-from flows.nightly import nightly
-from flows.ray_cluster import bare_context, check_address, check_node, digest_code, open_fan_out
+from flows.config import load_config
+from flows.night import make_night
+from flows.ray_cluster import check_address, check_node, digest_code, open_fan_out
 from tasks.config import ResourcesConfig
 from tasks.root.run import open_root
 from tests.flows.test_cli import COMMAND
@@ -78,13 +74,12 @@ def bytes_of(root: Path, *names: str) -> dict[str, bytes]:
 
 
 def run_alone(root: Path, logs: Path) -> dict[str, Any]:
-    return nightly(root=root, logs=[str(logs)], config=load_config(None, list(FAST)))
+    return make_night(root, [str(logs)], config=load_config(None, list(FAST)))
 
 
 @needs_ray
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default")  # Prefect's and MLflow's own
-@pytest.mark.usefixtures("_server")  # for this process; a command starts its own, which the workers must find
+@pytest.mark.filterwarnings("default")  # MLflow's own
 @pytest.mark.parametrize("num_nights", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_nights_whose_workers_are_killed_are_the_nights_of_one_machine(
     tmp_path: Path, logs: Path, num_nights: int
@@ -116,25 +111,6 @@ def test_nights_whose_workers_are_killed_are_the_nights_of_one_machine(
     assert [name for name in whole if whole[name] != divided[name]] == []
     assert_same_bits(one / "store", many / "store")
     assert list((many / ".tmp").iterdir()) == []
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")  # Prefect's own
-@pytest.mark.usefixtures("_prefect")
-def test_what_goes_to_a_worker_names_no_module_that_only_a_night_needs(tmp_path: Path) -> None:
-    @task
-    def step(night: NightContext) -> tuple[bytes, bytes]:
-        with bare_context():
-            sent = cloudpickle.dumps(serialize_context())
-        return sent, cloudpickle.dumps(serialize_context())
-
-    @flow
-    def run_step() -> tuple[bytes, bytes]:
-        return step(open_night(tmp_path, None, None, PipelineConfig()))
-
-    sent, otherwise = run_step()
-    assert b"flows.context" in otherwise
-    assert b"flows.context" not in sent
 
 
 @needs_ray

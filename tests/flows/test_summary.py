@@ -16,9 +16,9 @@ import pytest
 
 from flows.config import load_config
 from flows.context import NightContext
+from flows.night import make_night
 from flows.summary import find_finished, summarize_finished
 from tasks.root.run import Root, Run
-from tests.bare_nights import without_prefect
 from tests.flows.test_nightly import FAST, snapshot, write_logs
 
 SETTINGS = [value for value in FAST if "=" in value]
@@ -32,8 +32,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[NightContext, list[s
     write_logs(folder / "logs" / "one.csv")
     night = NightContext(Root(folder / "root"), None, None, load_config(None, SETTINGS))
     logs = [f"{folder}/logs/*.csv"]
-    with without_prefect() as nightly:
-        return night, logs, nightly(night.root.path, logs, config=night.config)
+    return night, logs, make_night(night.root.path, logs, config=night.config)
 
 
 def test_a_complete_night_is_found_and_returns_the_same(made: tuple[NightContext, list[str], dict[str, Any]]) -> None:
@@ -116,8 +115,6 @@ result = nights.run(Call(Path(sys.argv[1]), load_config(None, sys.argv[3:])), [s
 print(json.dumps({"run_id": result["run_id"], "slow": sorted({"prefect", "mlflow", "torch"} & sys.modules.keys())}))
 """
     command = [sys.executable, "-c", code, str(night.root.path), logs[0], *SETTINGS]
-    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == {"run_id": result["run_id"], "slow": []}
     assert "nothing to do" in done.stderr
-    assert not (night.root.path / ".prefect").exists()

@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
 
+from flows import night
 from flows.artifacts import describe_night
 from flows.cli.options import print_result
 from flows.cli.show import show_explained, show_similar
@@ -19,7 +20,6 @@ from tasks.config import PublishConfig
 from tasks.queries.explain import explain_user
 from tasks.queries.similar import similar_users
 from tasks.root.run import Root, Run
-from tests.bare_nights import without_prefect
 from tests.hostile.words import MARKUP, WORDS
 from tests.infra.browser import PROGRAM, Browser
 from tests.ingested import write_log
@@ -73,8 +73,7 @@ def make_night(folder: Path) -> Root:
             page = pages[(number * 7 + n * n) % len(pages)]
             lines.append(",".join([quote(user), quote(page), f"2026-01-01T00:{n:02d}:{number:02d}Z"]))
     write_log(folder / "logs" / "a.csv", *lines)
-    with without_prefect() as nightly:
-        nightly(root=folder / "root", logs=[f"{folder}/logs/*.csv"], config=load_config(None, NIGHT))
+    night.make_night(folder / "root", [f"{folder}/logs/*.csv"], config=load_config(None, NIGHT))
     return Root(folder / "root")
 
 

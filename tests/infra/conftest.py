@@ -11,8 +11,8 @@ import psutil
 import pytest
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-from flows.server import MARK
 from infra.deploy import apply_automations, deploy
+from infra.orphans import MARK
 from infra.stack import Stack, find_postgres
 from tests.infra.listener import Listener
 from tests.infra.nights import PATIENCE, Nights

@@ -225,10 +225,9 @@ def write_night(world: Path, day: int) -> None:
 
 def run_night(world: Path) -> None:
     from flows.config import load_config
-    from tests.bare_nights import without_prefect
+    from flows.night import make_night
 
-    with without_prefect() as nightly:
-        nightly(root=world / "root", logs=[f"{logs_of(world)}/*.csv"], config=load_config(None, NIGHT))
+    make_night(world / "root", [f"{logs_of(world)}/*.csv"], config=load_config(None, NIGHT))
 
 
 def prepare_first_night(world: Path) -> None:

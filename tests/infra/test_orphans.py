@@ -1,16 +1,16 @@
-"""What a killed run leaves behind is ended by the next of the same folder, and nothing else is."""
+"""What a killed stack leaves behind is ended by the next of the same folder, and nothing else is."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-from flows.server import MARK, end_orphans, marks
+from infra.orphans import MARK, end_orphans, marks
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
-def test_only_processes_of_dead_runs_of_this_folder_are_ended(tmp_path: Path) -> None:
+def test_only_processes_of_dead_stacks_of_this_folder_are_ended(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as dead:
         dead.wait()
     here, there = marks(tmp_path), marks(tmp_path / "another")

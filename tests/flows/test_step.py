@@ -1,0 +1,80 @@
+"""A step with and without Prefect: the same retries while a server is away, and no import of Prefect where no flow runs."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+from prefect import flow
+from prefect.context import TaskRunContext
+
+from flows import step as steps
+from flows.step import WAITS, is_flow_run, step
+from trainer.errors import InputError, UnavailableError
+
+AWAY = UnavailableError("MLflow did not respond")
+
+
+def register(failures: list[Exception], doubled: int) -> int:
+    """Fails as often as there are failures."""
+    if failures:
+        raise failures.pop()
+    return 2 * doubled
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that were waited, without waiting."""
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    return waited
+
+
+def test_what_needs_a_server_is_called_again_while_it_is_away(
+    waited: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert step("register", needs_server=True)(register)([AWAY] * 3, 21) == 42
+    assert waited == WAITS[:3]
+    assert capsys.readouterr().err.count("MLflow did not respond; trying again, for 10 minutes in all") == 3
+
+
+def test_it_fails_in_the_end_and_at_once_by_another_error_or_where_no_server_is_needed(waited: list[float]) -> None:
+    retried = step("register", needs_server=True)(register)
+    with pytest.raises(UnavailableError):
+        retried([AWAY] * 20, 21)
+    assert waited == WAITS
+    for failing, error in ((retried, InputError("no such file")), (step("ingest")(register), AWAY)):
+        failures: list[Exception] = [error, error]
+        with pytest.raises(type(error)):
+            failing(failures, 21)
+        assert len(failures) == 1
+    assert waited == WAITS
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_prefect")
+@pytest.mark.filterwarnings("default")  # Prefect's own
+def test_in_a_flow_it_is_a_task_that_prefect_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "WAITS", [0.0, 0.0])
+    retried: list[int] = []
+
+    def note(failures: list[Exception]) -> int:
+        context = TaskRunContext.get()
+        assert context
+        retried.append(context.task.retries)
+        return register(failures, 21)
+
+    @flow
+    def one_step() -> int:
+        assert is_flow_run()
+        return step("register", needs_server=True)(note)([AWAY, AWAY])
+
+    assert one_step() == 42
+    assert retried == [2, 2, 2]
+    assert not is_flow_run()
+
+
+def test_a_night_needs_no_prefect() -> None:
+    code = "import sys, flows.night, flows.past_nights; print({'prefect', 'ray'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
