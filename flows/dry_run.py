@@ -88,7 +88,7 @@ def make_shadow(place: Path, shadow: Path) -> Root:
             linked = [file for file in path.rglob("*") if file.is_file()]
         elif path.name in LISTED:
             linked = list(path.iterdir())
-        elif path.name.startswith("."):  # locks, scratch folders, Prefect's server
+        elif path.name.startswith("."):  # locks, scratch folders
             continue
         for one in linked:
             target = shadow / one.relative_to(place)
