@@ -15,7 +15,8 @@ import pytest
 
 import tasks.queries.infer
 from flows.cli.options import Call
-from flows.cli.users import infer_vectors, similar
+from flows.cli.users import infer as infer_by_command
+from flows.cli.users import similar
 from flows.config import PipelineConfig
 from tasks.config import ColumnsConfig, EvaluateConfig, IngestConfig
 from tasks.corpus.build import build_corpus
@@ -193,7 +194,7 @@ def test_without_a_release_the_error_is_that_of_similar(root: Root, tmp_path: Pa
         messages = []
         for call in (
             lambda at: similar(Call(at, PipelineConfig()), "ann", 5),
-            lambda at: infer_vectors(Call(at, PipelineConfig(), ignore_event), [str(log)], out),
+            lambda at: infer_by_command(Call(at, PipelineConfig(), ignore_event), [str(log)], out),
         ):
             with pytest.raises(InputError) as caught:
                 call(place)
