@@ -1,5 +1,6 @@
 """What a person finds in Prefect after a night: the flow, its steps, and artifacts that can be read."""
 
+import json
 import logging
 import socket
 from pathlib import Path
@@ -12,11 +13,11 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import progress
 from flows.artifacts import describe_night, key_of
-from flows.config import load_config
 from flows.nightly import nightly
 from flows.progress import report_step
 from tasks.config import PublishConfig
 from tasks.root.run import Root, Run
+from tests.flows.test_cli import call
 from tests.flows.test_nightly import write_logs
 
 pytestmark = pytest.mark.filterwarnings("default")  # Prefect's and MLflow's own
@@ -24,10 +25,12 @@ pytestmark = pytest.mark.filterwarnings("default")  # Prefect's and MLflow's own
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_prefect")
-def test_a_night_leaves_artifacts_and_finished_steps(tmp_path: Path) -> None:
+def test_a_command_where_a_server_is_named_leaves_artifacts_and_finished_steps(tmp_path: Path) -> None:
     logs = write_logs(tmp_path / "logs" / "day.csv")
-    config = load_config(None, ["train.epochs=3", "train.vector_size=8", "train.threads=1"])
-    result = nightly(root=tmp_path / "root", logs=[str(logs)], config=config)
+    settings = ["--set", "train.epochs=3", "--set", "train.vector_size=8", "--set", "train.threads=1"]
+    done = call("run", "--root", str(tmp_path / "root"), "--logs", str(logs), "--json", *settings)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
     with get_client(sync_client=True) as client:
         artifacts = {str(one.key).removeprefix("surf2vec-users-"): one for one in client.read_artifacts()}
         tasks = {run.name.rsplit("-", 1)[0]: run for run in client.read_task_runs()}

@@ -56,6 +56,7 @@ def backfill(root: Path, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("_prefect")  # as flows
 def test_nights_in_order_killed_and_gone_on(tmp_path: Path) -> None:
     logs, root = write_days(tmp_path / "logs", (1, 3)), tmp_path / "root"
     arguments = ["--logs", f"{logs}/*.csv", "--since", "2026-01-01", "--until", "2026-01-03"]
