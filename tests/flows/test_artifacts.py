@@ -9,16 +9,20 @@ from uuid import uuid4
 import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
+from prefect.context import TaskRunContext
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import progress
+from flows import step as steps
 from flows.artifacts import describe_night, key_of
 from flows.nightly import nightly
 from flows.progress import report_step
+from flows.step import is_flow_run, step
 from tasks.config import PublishConfig
 from tasks.root.run import Root, Run
 from tests.flows.test_cli import call
 from tests.flows.test_nightly import write_logs
+from trainer.errors import UnavailableError
 
 pytestmark = pytest.mark.filterwarnings("default")  # Prefect's and MLflow's own
 
@@ -79,6 +83,30 @@ def test_a_line_is_printed_as_it_is_whatever_brackets_are_in_it(capsys: pytest.C
 
     tell()
     assert rf"{message}\x1b[31m\x07\u202e" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_prefect")
+def test_in_a_flow_a_step_is_a_task_that_prefect_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "WAITS", [0.0, 0.0])
+    retried: list[int] = []
+
+    def register() -> int:
+        context = TaskRunContext.get()
+        assert context
+        retried.append(context.task.retries)
+        if len(retried) < 3:
+            raise UnavailableError("MLflow did not respond")
+        return 42
+
+    @flow
+    def one_step() -> int:
+        assert is_flow_run()
+        return step("register", needs_server=True)(register)()
+
+    assert one_step() == 42
+    assert retried == [2, 2, 2]
+    assert not is_flow_run()
 
 
 def test_a_prefect_server_that_is_away_ends_no_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from flows.cli.options import Call
@@ -52,7 +53,8 @@ def test_pseudonyms_are_what_is_forgotten(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 def test_users_of_a_real_log_are_forgotten_though_it_is_killed(data_dir: Path, tmp_path: Path) -> None:
-    root, log = str(tmp_path / "root"), data_dir / "wikispeedia_unfinished.parquet"
+    root, log = str(tmp_path / "root"), tmp_path / "log.parquet"
+    pl.read_parquet(data_dir / "wikispeedia_unfinished.parquet").sort("ts").head(30_000).write_parquet(log)
     before = surf2vec("run", "--root", root, "--logs", str(log), *SETTINGS)
     vectors = read_users(Path(before["export_dir"]))
     going = sorted(vectors)[:: len(vectors) // NUM_GOING][:NUM_GOING]

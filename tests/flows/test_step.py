@@ -1,15 +1,12 @@
-"""A step with and without Prefect: the same retries while a server is away, and no import of Prefect where no flow runs."""
+"""A step where no flow runs: the retries while a server is away, and no import of Prefect. In a flow: test_artifacts.py."""
 
 import subprocess
 import sys
 import time
 
 import pytest
-from prefect import flow
-from prefect.context import TaskRunContext
 
-from flows import step as steps
-from flows.step import WAITS, is_flow_run, step
+from flows.step import WAITS, step
 from trainer.errors import InputError, UnavailableError
 
 AWAY = UnavailableError("MLflow did not respond")
@@ -49,29 +46,6 @@ def test_it_fails_in_the_end_and_at_once_by_another_error_or_where_no_server_is_
             failing(failures, 21)
         assert len(failures) == 1
     assert waited == WAITS
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("_prefect")
-@pytest.mark.filterwarnings("default")  # Prefect's own
-def test_in_a_flow_it_is_a_task_that_prefect_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "WAITS", [0.0, 0.0])
-    retried: list[int] = []
-
-    def note(failures: list[Exception]) -> int:
-        context = TaskRunContext.get()
-        assert context
-        retried.append(context.task.retries)
-        return register(failures, 21)
-
-    @flow
-    def one_step() -> int:
-        assert is_flow_run()
-        return step("register", needs_server=True)(note)([AWAY, AWAY])
-
-    assert one_step() == 42
-    assert retried == [2, 2, 2]
-    assert not is_flow_run()
 
 
 def test_a_night_needs_no_prefect() -> None:

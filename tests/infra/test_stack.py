@@ -13,10 +13,12 @@ from typing import Any
 
 import psutil
 import pytest
+from prefect import flow
 from prefect.client.schemas.objects import FlowRun
 
 from flows.progress import GATE_HELD, raise_alarm
 from infra.stack import Stack
+from tests.flows.test_nightly import write_logs
 from tests.infra.browser import PROGRAM, Browser, field, saying
 from tests.infra.listener import SECRET_PATH, Listener
 from tests.infra.nights import Nights, wait_until
@@ -166,17 +168,16 @@ def test_runs_that_died_or_did_not_start_are_told_and_none_is_lost(
     assert never_started.name in listener.wait_for("not_started", never_started.name)["text"]
 
 
-def test_an_old_champion_and_a_held_night_are_told(
-    nights: Nights, listener: Listener, wikispeedia: Path, tmp_path: Path
-) -> None:
+def test_an_old_champion_and_a_held_night_are_told(nights: Nights, listener: Listener, tmp_path: Path) -> None:
     """The watch asks the registry; the version is made old there."""
-    nights.wait_for_state(nights.start_night(tmp_path / "root", wikispeedia, "retrain"), "Completed", seconds=400)
+    log = write_logs(tmp_path / "log.csv")
+    nights.wait_for_state(nights.start_night(tmp_path / "root", log, "retrain"), "Completed", seconds=400)
     make_versions_old(nights.stack, days=10)
     config = {"publish": {"tracking_uri": nights.stack.client_environment["MLFLOW_TRACKING_URI"]}}
     watched = nights.start("watch/watch", root=str(tmp_path), config=config)
     nights.wait_for_state(watched, "Completed")
     assert "is 10.0 days old" in listener.wait_for("champion_old", "serves and")["text"]
-    raise_alarm(GATE_HELD, "0badf00d", held_by="hit_at_10, drift")
+    flow(raise_alarm)(GATE_HELD, "0badf00d", held_by="hit_at_10, drift")
     assert listener.wait_for("gate_held", "0badf00d")["text"].endswith("was held back by hit_at_10, drift")
 
 
