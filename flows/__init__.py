@@ -1,4 +1,4 @@
-"""The flows of a night, and the command line that calls them."""
+"""The night, its Prefect flows, and the command line."""
 
 import os
 
