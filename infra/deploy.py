@@ -91,9 +91,9 @@ def list_automations(webhook: UUID | None, patience: Patience = Patience()) -> l
 
 def make_alarm_block(url: str) -> CustomWebhookNotificationBlock:
     """Not Prefect's Webhook: its calls share connections, and the first that ends cuts the others (prefect 3.8.8)."""
-    json = {"Content-Type": "application/json"}
+    headers = {"Content-Type": "application/json"}
     return CustomWebhookNotificationBlock(
-        url="{{url}}", secrets={"url": url}, form_data="{{body}}", headers=json, name=BLOCK
+        url="{{url}}", secrets={"url": url}, form_data="{{body}}", headers=headers, name=BLOCK
     )
 
 

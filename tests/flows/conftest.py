@@ -22,5 +22,5 @@ def _server() -> Iterator[str]:
 
 @pytest.fixture
 def _prefect(_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server, for the test and the commands that it starts, which otherwise each start one of their own."""
+    """The server, for the test and the commands that it starts, which are flow runs there."""
     monkeypatch.setenv("PREFECT_API_URL", _server)
