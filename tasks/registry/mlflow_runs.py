@@ -4,6 +4,8 @@ All calls of MLflow go through `connect` and can be repeated. Importing MLflow t
 need it import this folder late.
 """
 
+import fcntl
+import glob
 import logging
 import os
 import re
@@ -18,7 +20,7 @@ from tasks.root.credentials import mask_credentials
 from tasks.root.identity import ROOT_TAG
 from tasks.root.wording import shown
 from trainer.errors import DamageError, ResourceError, SurfError, UnavailableError
-from trainer.system.files import read_json, replace_file, sync_folder
+from trainer.system.files import TEMPORARY_SUFFIX, make_folder, read_json, replace_file, sync_folder
 
 # MLflow reads these when it is imported. A person's own settings win.
 for _name, _value in {
@@ -69,9 +71,7 @@ def connect(tracking_uri: str) -> Iterator[MlflowClient]:
             warnings.simplefilter("ignore")
             path, is_file = Path(tracking_uri.removeprefix("sqlite:///")), tracking_uri.startswith("sqlite:///")
             if is_file and not path.exists():
-                # MLflow makes dozens of tables one by one, and cannot open a database in which a kill left only some of them.
-                with replace_file(path) as temporary:
-                    MlflowClient(f"sqlite:///{temporary}").search_experiments(max_results=1)
+                _make_database(path)
             yield MlflowClient(tracking_uri, tracking_uri)
             if is_file:
                 # SQLite ends a transaction by removing its journal: if that name came back, it would undo what was done.
@@ -84,6 +84,24 @@ def connect(tracking_uri: str) -> Iterator[MlflowClient]:
             f"MLflow at {mask_credentials(tracking_uri)} failed: {_reason(error)}; see that the URI is right and has "
             "its password where it needs one, that the server is up and can be written to; the same command then goes on"
         ) from None
+
+
+def _make_database(path: Path) -> None:
+    """Make an empty database of MLflow, whole: it makes dozens of tables one by one, and cannot open one that has only some.
+
+    Two processes do not make the same database, as the second would replace the first. What a killed one left is removed.
+    """
+    make_folder(path.parent)
+    with open(path.with_name(f".{path.name}.lock"), "a", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists():
+            return
+        for left in path.parent.glob(
+            f".{glob.escape(path.name)}.*{TEMPORARY_SUFFIX}*"
+        ):  # a file, or SQLite's journal of it
+            left.unlink()
+        with replace_file(path) as temporary:
+            MlflowClient(f"sqlite:///{temporary}").search_experiments(max_results=1)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

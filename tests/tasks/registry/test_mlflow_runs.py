@@ -79,8 +79,8 @@ def test_a_database_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_a_kill_while_the_database_is_made_leaves_none(tmp_path: Path) -> None:
-    """MLflow makes its tables one by one; a child that dies amid them must not leave a half-made mlflow.db."""
+def test_a_kill_while_the_database_is_made_leaves_nothing(tmp_path: Path) -> None:
+    """MLflow makes its tables one by one. A child that dies amid them leaves no mlflow.db; the next call removes the rest."""
     child = f"""
 import os, sqlalchemy
 from sqlalchemy import event
@@ -97,7 +97,37 @@ tracking.list_models("sqlite:///{tmp_path}/mlflow.db")
     root = Path(__file__).parents[3]
     assert subprocess.run([sys.executable, "-c", child], cwd=root, check=False, capture_output=True).returncode == 9
     assert not (tmp_path / "mlflow.db").exists()
+    assert len(list(tmp_path.glob(".mlflow.db.*.tmp"))) == 1
+    (tmp_path / ".mlflow.db.0a1b2c3d.99.tmp-journal").write_bytes(b"of a transaction that was cut off")
     assert tracking.list_models(f"sqlite:///{tmp_path}/mlflow.db") == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".mlflow.db.lock", "mlflow.db"]
+
+
+def test_a_database_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two commands that find none at the same moment: neither replaces the one that the other already uses."""
+    uri, make = f"sqlite:///{tmp_path}/mlflow.db", mlflow_runs.MlflowClient
+    second_makes, first_used = threading.Event(), threading.Event()
+
+    def make_late(place: str, *rest: str) -> object:
+        if place != uri and threading.current_thread() is second:
+            second_makes.set()
+            assert first_used.wait(60)
+        elif place != uri:
+            second.start()
+            second_makes.wait(1)
+        return make(place, *rest)
+
+    def create(name: str) -> None:
+        with mlflow_runs.connect(uri) as client:
+            client.create_experiment(name)
+
+    monkeypatch.setattr(mlflow_runs, "MlflowClient", make_late)
+    second = threading.Thread(target=create, args=("second",))
+    create("first")
+    first_used.set()
+    second.join()
+    with mlflow_runs.connect(uri) as client:
+        assert {"first", "second"} <= {one.name for one in client.search_experiments()}
 
 
 def test_what_another_root_has_just_made_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
