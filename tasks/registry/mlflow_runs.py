@@ -123,7 +123,8 @@ def _reason(error: BaseException) -> str:
     for one in _chain(error):
         if isinstance(one, OSError) and one.strerror:
             return f"{one.strerror}{f' ({one.filename})' if one.filename else ''}"
-    lines = [line for line in mask_credentials(str(error)).splitlines() if line.strip()]
+    # SQLAlchemy first says where it met the error, then what it is.
+    lines = [line for line in mask_credentials(str(error)).splitlines() if line.strip() and "autoflush" not in line]
     return lines[0][:300].rstrip(";:. ") if lines else type(error).__name__
 
 

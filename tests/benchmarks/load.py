@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,25 +88,27 @@ class Readings:
     def read(self, address: str, seed: int) -> None:
         """Ask until `ended`; a refusal ends the others, too."""
         rng, users = np.random.default_rng(seed), list(next(iter(self.releases.values())).names)
-        connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=120)
-        while not self.ended.is_set():
-            ids = [users[number] for number in rng.choice(len(users), NUM_ASKED, replace=False).tolist()] + [STRANGER]
-            asked = {"dataframe_split": {"columns": ["user_id"], "data": [[one] for one in ids]}}
-            body = json.dumps(asked | {"params": {"k": K, "items": K}})
-            started = time.perf_counter()
-            try:
-                connection.request("POST", "/invocations", body, {"Content-Type": "application/json"})
-                response = connection.getresponse()
-                text = response.read().decode()
-            except (OSError, http.client.HTTPException) as error:
-                self.faults.append(f"{type(error).__name__}: {error}")
-                break
-            if response.status != 200:
-                self.refused.append(text)
-                self.ended.set()
-                break
-            self.seconds.append(time.perf_counter() - started)
-            self.judge(ids, json.loads(text)["predictions"])
+        with closing(http.client.HTTPConnection(urlsplit(address).netloc, timeout=120)) as connection:
+            while not self.ended.is_set():
+                ids = [users[number] for number in rng.choice(len(users), NUM_ASKED, replace=False).tolist()] + [
+                    STRANGER
+                ]
+                asked = {"dataframe_split": {"columns": ["user_id"], "data": [[one] for one in ids]}}
+                body = json.dumps(asked | {"params": {"k": K, "items": K}})
+                started = time.perf_counter()
+                try:
+                    connection.request("POST", "/invocations", body, {"Content-Type": "application/json"})
+                    response = connection.getresponse()
+                    text = response.read().decode()
+                except (OSError, http.client.HTTPException) as error:
+                    self.faults.append(f"{type(error).__name__}: {error}")
+                    break
+                if response.status != 200:
+                    self.refused.append(text)
+                    self.ended.set()
+                    break
+                self.seconds.append(time.perf_counter() - started)
+                self.judge(ids, json.loads(text)["predictions"])
 
     def judge(self, ids: list[str], rows: list[dict[str, Any]]) -> None:
         """Count the answer for the one release that gives all of it."""

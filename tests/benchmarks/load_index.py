@@ -11,6 +11,7 @@ import pandas as pd
 
 from tasks.export.index import unit_rows
 from tasks.registry import tracking
+from tasks.registry.mlflow_runs import use_uri
 from tasks.registry.publish import publish_release
 from tasks.root.run import Root
 from tests.benchmarks.serving import RandomVectors, name_user, write_users
@@ -26,8 +27,8 @@ def measure_index(folder: Path, users: int) -> list[dict[str, Any]]:
     export = export_release(root, "r1", root.corpus("window"), RandomVectors(write_users(root.corpus("window"), users)))  # type: ignore[arg-type]
     tracking.list_models(root.tracking_uri)
     publish_release(root, STORAGES["copy"], tell_story("r1"), export, None)
-    mlflow.set_tracking_uri(root.tracking_uri)
-    model = mlflow.pyfunc.load_model("models:/surf2vec-users@champion")
+    with use_uri(root.tracking_uri):
+        model = mlflow.pyfunc.load_model("models:/surf2vec-users@champion")
     manifest = read_json(export / "manifest.json")
     index = faiss.read_index(str(export / manifest["index"]["file"]), faiss.IO_FLAG_MMAP_IFC)
     if "nprobe" in manifest["index"]:

@@ -78,6 +78,20 @@ def test_a_database_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.Mo
         tracking.list_models(f"sqlite:///{tmp_path}/mlflow.db")
 
 
+def test_the_cause_is_named_and_not_where_sqlalchemy_met_it(tmp_path: Path) -> None:
+    text = (
+        "(raised as a result of Query-invoked autoflush; consider using a session.no_autoflush block)\n"
+        "(sqlite3.OperationalError) attempt to write a readonly database\n[SQL: INSERT INTO experiments]"
+    )
+    with (
+        pytest.raises(
+            ResourceError, match=r"failed: \(sqlite3.OperationalError\) attempt to write a readonly database;"
+        ),
+        mlflow_runs.connect("http://127.0.0.1:1"),
+    ):
+        raise mlflow_runs.MlflowException(text)
+
+
 @pytest.mark.slow
 def test_a_kill_while_the_database_is_made_leaves_nothing(tmp_path: Path) -> None:
     """MLflow makes its tables one by one. A child that dies amid them leaves no mlflow.db; the next call removes the rest."""

@@ -168,12 +168,8 @@ def test_no_password_reaches_the_registry(published: tuple[Root, dict[str, Any]]
 def test_the_registered_model_answers(published: tuple[Root, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     root, _ = published
     monkeypatch.setenv("MLFLOW_TRACKING_URI", root.tracking_uri)
-    before = mlflow.get_tracking_uri()
-    mlflow.set_tracking_uri(root.tracking_uri)
-    try:
+    with mlflow_runs.use_uri(root.tracking_uri):
         model = mlflow.pyfunc.load_model("models:/surf2vec-users@champion")
-    finally:
-        mlflow.set_tracking_uri(before)
     ids = ["user-7", "nobody", "ünïcode-Ω", "user-7"]
     answer = model.predict(pd.DataFrame({"user_id": ids}), params={"k": 2, "items": 2})
     users = read_users(root.export("r1"))
