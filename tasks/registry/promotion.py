@@ -127,12 +127,14 @@ def promote(
         if objection and not override:
             raise HeldBackError(f'{objection}: to promote it anyway, give --override "REASON"')
         tags = _promotion_tags(before) | {"rolled_back_at": None, "rolled_back_from": None}
-        if objection:
-            tags |= {"gate": "overridden", "override_reason": shown(override or "")}
+        # Without an objection: the reason of an earlier call, which may have been killed before it moved the alias.
+        given = override if objection else version.tags.get("override_reason")
+        if given:
+            tags |= {"gate": "overridden", "override_reason": shown(given)}
         _move(root, publish, version, tags, [CHAMPION])
-        reason = f", though {objection}: {override}" if objection else ""
+        reason = f", though {objection}: {override}" if objection else f": {given}" if given else ""
         message = f"version {version.number} (release {version.tags['release']}) serves now{reason}"
-        _record_in_story(root, version, message, override if objection else None, serves=True)
+        _record_in_story(root, version, message, given, serves=True)
         on_event("log", {"message": message})
     return _describe(publish, version, before, message, started)
 
@@ -153,6 +155,8 @@ def rollback(
         champion = _get_version(registered, registered.aliases[CHAMPION])
         if number == champion.number or (number is None and champion.tags.get("rolled_back_from")):
             since = champion.tags.get("rolled_back_from")
+            if left := registered.get(int(since or 0)):
+                _tell_rollback(root, champion, left, left.tags.get("rolled_back_at", ""))
             serves = f"version {champion.number} serves already{f', rolled back from version {since}' if since else ''}"
             message = f"{serves}: nothing was changed; `surf2vec rollback VERSION` goes to another"
             return _describe(publish, champion, champion.number, message, started)
@@ -165,23 +169,27 @@ def rollback(
                 f"version {target.number} was held back and never served: see `surf2vec promote --override`"
             )
         _check_complete(root, target)
-        for (
-            left
-        ) in registered.versions:  # all that served after the target, so that rerunning a night does not promote them
-            has_served = left.number > target.number and {"promoted_at", "rolled_back_at"} & left.tags.keys() == {
-                "promoted_at"
-            }
-            if left == champion or has_served:
-                _move(root, publish, left, {"rolled_back_at": _now()}, [])
+        at = _now()
+        for left in registered.versions:
+            has_served = {"promoted_at", "rolled_back_at"} & left.tags.keys() == {"promoted_at"}
+            if left == champion or (has_served and left.number > target.number):
+                # A rerun of its night must not promote it.
+                _move(root, publish, left, {"rolled_back_at": at}, [])
         back = {"rolled_back_from": str(champion.number), "rolled_back_at": None}
         _move(root, publish, target, back, [CHAMPION])
-        message = (
-            f"version {target.number} (release {target.tags['release']}) serves again, in place of {champion.number}"
-        )
-        _record_in_story(root, target, message, None, serves=True)
-        _record_in_story(root, champion, message, None, serves=False)
+        message = _tell_rollback(root, target, champion, at)
         on_event("log", {"message": message})
     return _describe(publish, target, champion.number, message, started)
+
+
+def _tell_rollback(root: Root, target: Version, left: Version, at: str) -> str:
+    """Add a rollback to the stories of both versions, unless they have had it since `at`. Returns its message."""
+    message = f"version {target.number} (release {target.tags['release']}) serves again, in place of {left.number}"
+    for version in (target, left):
+        lines = Run(root, name_release(version)).story().promotions
+        if not any(line.message == message and line.at >= at for line in lines):
+            _record_in_story(root, version, message, None, serves=version == target)
+    return message
 
 
 def rollback_targets(registered: Registered) -> set[int]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tasks.config import PublishConfig
-from tasks.registry import releases, tracking
+from tasks.registry import mlflow_runs, releases, tracking
 from tasks.registry.faults import find_faults, list_copies
 from tasks.registry.promotion import (
     choose_aliases,
@@ -214,21 +214,59 @@ def test_without_anything_to_serve_nothing_moves(root: Root, tmp_path: Path) -> 
     assert aliases_of(root) == {"challenger": 3, "champion": 2}
 
 
-@pytest.mark.parametrize(
-    "move", [lambda root: rollback(root, PUBLISH, None), lambda root: promote(root, PUBLISH, 3, "x")]
-)
-def test_a_call_cut_off_before_the_alias_is_completed(root: Root, monkeypatch: pytest.MonkeyPatch, move: Any) -> None:
-    def stop(*arguments: Any) -> None:
-        raise KeyboardInterrupt
+def told_of(root: Root) -> Any:
+    """What the registry and the stories say, without times: tags, aliases, and of each story its lines, reason and alias."""
+    timed = ("promoted_at", "rolled_back_at")
+    tags = {
+        number: {name: name in timed or value for name, value in tags_of(root, number).items()} for number in (1, 2, 3)
+    }
+    stories = [Run(root, name).story() for name in ("r1", "r2", "r3")]
+    lines = [["x" in line.message for line in story.promotions] for story in stories]
+    steps = [(story.require(GateStep).overridden, story.require(RegisterStep).alias) for story in stories]
+    return aliases_of(root), tags, lines, steps
 
-    with monkeypatch.context() as patch:
-        patch.setattr(tracking, "set_alias", stop)
+
+WRITES = ["set_model_version_tag", "delete_model_version_tag", "set_registered_model_alias"]
+
+
+@pytest.mark.parametrize(
+    ("before", "move"),
+    [
+        (lambda root: None, lambda root: rollback(root, PUBLISH, None)),
+        (lambda root: None, lambda root: promote(root, PUBLISH, 3, "x")),
+        (lambda root: rollback(root, PUBLISH, None), lambda root: promote(root, PUBLISH, 2, "x")),
+    ],
+    ids=["rollback", "promote the held one", "promote what was rolled back"],
+)
+def test_a_call_cut_off_at_any_write_is_completed(
+    root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: Any, move: Any
+) -> None:
+    """The reason why a version was promoted, and the line of each story, are there as without the interruption."""
+    left = 0
+
+    def stop_later(write: Any) -> Any:
+        def stop(*arguments: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+            return write(*arguments)
+
+        return stop
+
+    for place, name in [*((mlflow_runs.MlflowClient, name) for name in WRITES), (Run, "amend")]:
+        monkeypatch.setattr(place, name, stop_later(getattr(place, name)))
+    before(root)
+    undisturbed, left = Root(shutil.copytree(root.path, tmp_path / "undisturbed")), 0
+    move(undisturbed)
+    for cut in range(1, 1 - left):
+        again, left = Root(shutil.copytree(root.path, tmp_path / f"again-{cut}")), cut
         with pytest.raises(KeyboardInterrupt):
-            move(root)
-    assert aliases_of(root)["champion"] == 2
-    assert move(root)["changed"]
-    assert aliases_of(root)["champion"] != 2
-    assert not move(root)["changed"]
+            move(again)
+        move(again)
+        assert told_of(again) == told_of(undisturbed), f"cut off at write {cut}"
+        assert not move(again)["changed"]
+    assert cut > 3
 
 
 def register_and_die(path: Path) -> None:
