@@ -35,9 +35,8 @@ def read_item_table(generation: Generation) -> Items:
 
 def join_blocks(blocks: list[Arrays], last: int) -> Items:
     """The item table from its blocks, in order. Rows that several blocks have are those of block `last`."""
-    inputs = Rows(
-        blocks[0]["inputs"], blocks[0]["input_squares"]
-    )  # none of several blocks: what has any is not divided
+    # None of several blocks: what has any is not divided.
+    inputs = Rows(blocks[0]["inputs"], blocks[0]["input_squares"])
     if len(blocks) == 1:
         return Items(Rows(blocks[0]["outputs"], blocks[0]["output_squares"]), inputs)
     num_rows = 1 + max(int(block["rows"].max(initial=0)) for block in blocks)

@@ -95,9 +95,8 @@ def make_events(con: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, rule
         "line": line[chosen],
         "url": _take_as_dictionary(items, page[chosen]),
     }
-    verdicts = pa.DictionaryArray.from_arrays(
-        verdict[refused], pa.array(words, pa.string())
-    )  # all lines may be refused
+    # Where no line is refused there is no word to take the type from.
+    verdicts = pa.DictionaryArray.from_arrays(verdict[refused], pa.array(words, pa.string()))
     return Events(pa.table(columns), day[order], pa.table({"line": line[refused], "verdict": verdicts}))
 
 

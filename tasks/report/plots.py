@@ -15,9 +15,8 @@ MAX_POINTS = 240
 LEFT, RIGHT, TOP, BOTTOM = 44, 62, 14, 40
 WIDTH, HEIGHT = 400, 250
 Box = tuple[float, float, float, float]
-_EMS = dict.fromkeys("iljtfrI.,:;'|!()[]/ ·", 0.34) | dict.fromkeys(
-    "mwMW@%…—", 0.9
-)  # a little too wide, never too narrow
+# The widths of letters, a little too wide rather than too narrow.
+_EMS = dict.fromkeys("iljtfrI.,:;'|!()[]/ ·", 0.34) | dict.fromkeys("mwMW@%…—", 0.9)
 
 
 class Dot(NamedTuple):

@@ -32,9 +32,8 @@ STEPS = ("ingest", "corpus", "trial", "train", "choose", "evaluate", "refit", "e
 
 def describe_status(story: Story) -> dict[str, str]:
     """Returns `{"tone", "text"}`: whether the run finished, and if not, which step did not end."""
-    missing = [
-        name for name in STEPS if name not in story.steps.ended() and name not in ("trial", "choose")
-    ]  # earlier runs lack it
+    # Earlier runs lack the steps trial and choose.
+    missing = [name for name in STEPS if name not in story.steps.ended() and name not in ("trial", "choose")]
     if missing in (["register"], ["gate", "register"]):
         return {"tone": "warn", "text": "Exported, not registered"}
     if missing:

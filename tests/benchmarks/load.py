@@ -194,9 +194,8 @@ def champion(root: Root) -> str:
 def measure_serving(folder: Path, seconds: int, readers: int, restart: int) -> dict[str, Any]:
     """The case of readers during promotions, rollbacks and collections."""
     root, log, elsewhere = Root(folder / "root"), folder / "operations.jsonl", folder / "elsewhere"
-    take_in(
-        root.path, write_log(folder / "log.csv", "user-1,https://a.org/1,2026-01-01T00:00:00Z")
-    )  # what makes it a root
+    # What makes it a root.
+    take_in(root.path, write_log(folder / "log.csv", "user-1,https://a.org/1,2026-01-01T00:00:00Z"))
     num = 4 + seconds // 15
     releases = make_exports(root, num)
     make_night(root, "r1", PASSED, PUBLISH)

@@ -135,9 +135,8 @@ def begin_kernel_training(corpus: Corpus, config: TrainConfig, num_partitions: i
 
 def train_popularity(corpus: Corpus) -> Vectors:
     """Ranks by the counts that training sees: vectors of one number, a user's 1, an item's its place among the counts."""
-    places = np.unique(corpus.count_training_tokens(), return_inverse=True)[
-        1
-    ]  # not counts: float32 holds places exactly
+    # Not counts: float32 holds places exactly.
+    places = np.unique(corpus.count_training_tokens(), return_inverse=True)[1]
     users = np.ones((int(corpus.users.sum()), 1), dtype=np.float32)
     return Vectors(users, places.astype(np.float32)[:, None], seconds=0.0)
 

@@ -41,9 +41,8 @@ def test_a_loop_the_kernel_and_the_trainer_reach_the_quality_by_one_function(tmp
     for asked in (loop, kernel):
         assert asked.epochs == len(asked.evaluations)
         assert 0 < asked.evaluating_seconds < asked.seconds
-    assert loop.evaluations[-1]["hit_at_20"] == pytest.approx(
-        loop.hit_at_20, abs=0.01
-    )  # asked on the way as in the end
+    # Asked on the way as in the end.
+    assert loop.evaluations[-1]["hit_at_20"] == pytest.approx(loop.hit_at_20, abs=0.01)
     best = [one["hit_at_20"] for one in kernel.evaluations]
     assert min(abs(hit - kernel.hit_at_20) for hit in best) < 0.01
     assert trainer.evaluations == []

@@ -28,9 +28,8 @@ def test_one_worker_takes_its_tokens_by_its_rate() -> None:
 def test_what_is_summed_passed_and_told_adds_up() -> None:
     seconds = predict_epoch(SHARDED, DEVICE, NETWORK)
     assert seconds.training == pytest.approx(4 + 4000 * 2 * 0.0001)
-    assert seconds.summing == pytest.approx(
-        5 * 0.01 + 5000 / 1e5 + 8 * 5000 / 1e6
-    )  # of two, a sum sends what it adds up
+    # Of two workers, a sum sends what it adds up.
+    assert seconds.summing == pytest.approx(5 * 0.01 + 5000 / 1e5 + 8 * 5000 / 1e6)
     assert seconds.passing == pytest.approx(2 * 0.02 + 40_000 / 2e5)
     assert seconds.meeting == pytest.approx(8 * 0.005)
 

@@ -64,11 +64,12 @@ def test_a_command_where_a_server_is_named_leaves_artifacts_and_finished_steps(t
     assert not any("user-" in str(artifact.data) for artifact in artifacts.values())
     assert result["alias"] == "champion"
     open_to_others = [path.name for path in (tmp_path / "root").rglob("*") if path.stat().st_mode & 0o077]
+    # Our code, which MLflow copies with its mode.
     assert set(open_to_others) == {
         "user_vectors_model.py",
         "served_export.py",
         "path_sums.py",
-    }  # our code, which MLflow copies with its mode
+    }
 
 
 @pytest.mark.slow

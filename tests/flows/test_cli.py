@@ -162,9 +162,8 @@ def test_missing_columns_are_told_at_once_before_anything_starts(tmp_path: Path)
     assert result.returncode == 2
     settings = "--set ingest.columns.user=host --set ingest.columns.url=page --set ingest.columns.time=when"
     assert settings in json.loads(result.stdout)["error"]["message"]
-    assert (
-        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
-    )  # seconds of work: others use the machine
+    # Seconds of work: others use the machine.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
     assert not (tmp_path / "root").exists()
 
 

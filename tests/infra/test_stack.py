@@ -117,9 +117,8 @@ def test_a_night_outlasts_s3(nights: Nights, wikispeedia: Path, tmp_path: Path) 
     s3.stop()
     try:
         run = nights.start_night(tmp_path / "root", wikispeedia, "retrain")
-        nights.wait_for_step(
-            run, "register", "AwaitingRetry", seconds=400
-        )  # MLflow and its S3 client try again and again
+        # MLflow and its S3 client try again and again.
+        nights.wait_for_step(run, "register", "AwaitingRetry", seconds=400)
         steps = ("ingest", "corpus", "train", "evaluate", "export", "gate")
         assert [nights.step_state(run, step) for step in steps] == ["Completed"] * len(steps)
     finally:

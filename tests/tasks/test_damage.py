@@ -82,9 +82,8 @@ def test_an_altered_story_is_refused(tmp_path: Path) -> None:
     run.record(created_at="2026-11-26", window_id="0123456789abcdef")
     run.record_steps(EvaluateStep(metrics={"hit_at_10": 0.4321}, num_users=1000))
     for seed in range(10):
-        assert (
-            check(run.story_path, lambda: run.story().to_json(), seed) >= NUM_PLACES - 1
-        )  # a line's end may turn to a blank
+        # A line's end may turn to a blank.
+        assert check(run.story_path, lambda: run.story().to_json(), seed) >= NUM_PLACES - 1
 
 
 def test_giving_the_log_again_repairs_altered_events(trained: tuple[Root, str], tmp_path: Path) -> None:

@@ -82,9 +82,8 @@ class ItemBlocks:
             if num + 1 < room:
                 heapq.heappush(waiting, (load + float(loads[item]), num + 1, block))
         turns, places = np.divmod(np.arange(len(others)), num_blocks)
-        is_back = (turns % 2 == 1) & (
-            turns < len(others) // num_blocks
-        )  # an unfinished last turn goes to the first blocks
+        # Every second turn goes back; an unfinished last one goes to the first blocks.
+        is_back = (turns % 2 == 1) & (turns < len(others) // num_blocks)
         blocks[others[np.argsort(-loads[others], kind="stable")]] = np.where(is_back, num_blocks - 1 - places, places)
         return blocks
 

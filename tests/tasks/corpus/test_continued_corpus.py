@@ -104,11 +104,12 @@ def test_the_rows_to_train_are_a_corpus_of_their_own(nights: tuple[Corpus, Corpu
     assert (rows.tolist(), rows.dtype) == ([0, 2, 4], np.uint32)
     assert (corpus.rows(0), base.rows(0)) == (None, None)
     histories = changed.read(0)
+    # The base had ann's and cat's items, if cat's /a is new.
     assert histories.is_held_out.tolist() == [
         False,
         False,
         True,
-    ]  # the base had ann's and cat's items, if cat's /a is new
+    ]
     assert histories.held_out_items().tolist() == [b]
     assert changed.manifest["window_id"] == f"{corpus.manifest['window_id']}/changed"
     assert (changed.num_users, changed.num_items, changed.manifest["num_tokens"]) == (3, 5, 7)

@@ -222,9 +222,8 @@ def test_what_a_run_publishes_meanwhile_takes_nothing_away(tmp_path: Path, monke
 def test_a_release_that_was_replaced_is_said_so(tmp_path: Path) -> None:
     root, log = make_root(tmp_path / "root"), write_log(tmp_path / "log.csv", *LITERAL)
     (root.store / "pinned" / "r1.json").unlink()
-    infer(
-        root, "r1", ask(log, tmp_path / "v.parquet")
-    )  # still the current generation: its run was killed before pinning
+    # Still the current generation: its run was killed before pinning.
+    infer(root, "r1", ask(log, tmp_path / "v.parquet"))
     manifest = root.store / "MANIFEST.json"
     write_json(manifest, read_json(manifest) | {"generation": 2})
     with pytest.raises(DamageError, match="has not the generation of release r1: .* same command again"):

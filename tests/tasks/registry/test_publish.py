@@ -142,9 +142,8 @@ def test_the_run_has_params_curves_metrics_and_files(published: tuple[Root, dict
     described = run.data.tags["mlflow.note.content"].splitlines()
     assert [line.split()[1] for line in described] == ["**Users**", "**hit@10**", "**Version**"]
     assert described[-1] == "* **Version** 1 of surf2vec-users, registered as champion"
-    assert datetime.fromtimestamp(run.info.start_time / 1000, UTC) == datetime(
-        2026, 11, 21, 4, tzinfo=UTC
-    )  # the night's
+    # The night's.
+    assert datetime.fromtimestamp(run.info.start_time / 1000, UTC) == datetime(2026, 11, 21, 4, tzinfo=UTC)
     experiment = client.get_experiment(run.info.experiment_id)
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
     assert run.data.params["train.epochs"] == "5"

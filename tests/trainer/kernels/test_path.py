@@ -74,9 +74,8 @@ def test_users_without_two_pages_train_nothing() -> None:
     path, tables, work = make_tables(make_work(make_config(), 40))
     before, short = path.copy(), dataclasses.replace(work, ends=np.minimum(work.starts + 1, work.ends))
     assert train_path(path, short, tables, 0.5, 0) == 0
-    same = dataclasses.replace(
-        work, tokens=np.full_like(work.tokens, 7)
-    )  # the context of every target is the target itself
+    # The context of every target is the target itself.
+    same = dataclasses.replace(work, tokens=np.full_like(work.tokens, 7))
     train_path(path, same, tables, 0.5, 0)
     for found, other in zip(arrays(path), arrays(before), strict=True):
         np.testing.assert_array_equal(found, other)
@@ -124,9 +123,8 @@ def learn_cycles(
         share = backward * (1 - epoch / work.config.epochs)
         train(path, dataclasses.replace(work, epoch_key=epoch_key(1, epoch)), tables, share, epoch)
     found = path_vectors(path, work.tokens, work.starts, work.ends, 4) @ path.outputs.vectors.T
-    np.put_along_axis(
-        found, work.tokens.reshape(-1, 6), -np.inf, axis=1
-    )  # pages seen are no targets, and learn no score
+    # Pages seen are no targets, and learn no score.
+    np.put_along_axis(found, work.tokens.reshape(-1, 6), -np.inf, axis=1)
     ahead = (work.tokens[work.ends - 1] + 3) % num_items
     return float((found.argmax(axis=1) == ahead).mean()), path.lags.vectors[:4, 0]
 

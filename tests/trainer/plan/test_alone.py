@@ -204,9 +204,8 @@ def test_sizes_by_hand() -> None:
     context = training_sizes(TrainConfig(parts="interest", dm=1), 1000, None)
     assert context.item_table_bytes == 2 * 516_000
     assert context.item_bytes(1) == 2 * 2 * 516_000 + 32_000  # the table, a copy of it
-    assert (
-        plain.item_bytes(1) == 2 * 516_000 + 32_000
-    )  # the table, a copy of it while a commit is written, what draws need
+    # The table, a copy of it while a commit is written, what draws need.
+    assert plain.item_bytes(1) == 2 * 516_000 + 32_000
     block_rows = 31 + (1000 - 31) // 4
     # What draws need, what making that of the next block takes, and which block has what.
     tables_bytes = 32_000 // 4 + block_rows * 106 + 25_000
