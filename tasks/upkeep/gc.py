@@ -232,9 +232,9 @@ def find_temporaries(root: Root) -> Iterator[Waste]:
 
 
 def _size(path: Path) -> int:
-    """Returns the bytes of a file, or of all files in a folder."""
+    """Returns the bytes of a file, or of all files in a folder; 0 if it is gone."""
     paths = path.rglob("*") if path.is_dir() else [path]
-    return sum(one.lstat().st_size for one in paths if not one.is_dir())
+    return sum(one.lstat().st_size for one in paths if one.is_file() or one.is_symlink())
 
 
 def remove_folder(path: Path) -> None:

@@ -211,6 +211,15 @@ def test_a_copy_that_somebody_made_a_version_of_stays(root: Root) -> None:
     assert pull("models:/prod/1", root.path / "out", root.tracking_uri)["release"] == "r1"
 
 
+def test_a_copy_whose_files_went_before_mlflow_forgot_it(root: Root) -> None:
+    """MLflow deletes the files first: a gc that is killed then leaves logged models without them."""
+    copies = [one["place"] for one in collect(root, dry_run=True)["removed"] if one["what"] == "copy in the registry"]
+    shutil.rmtree(copies[0])
+    shutil.rmtree(Path(copies[1]).parent)
+    assert copies == [one["place"] for one in collect(root)["removed"] if one["what"] == "copy in the registry"]
+    assert collect(root)["removed"] == []
+
+
 def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(root: Root) -> None:
     collect(root)
     before = files(root)
