@@ -119,16 +119,18 @@ def promote(
             _complete_story(root, version)
             return _describe(publish, version, before, f"version {before} serves already", started)
         _check_complete(root, version)
-        objection = None
+        objection, gate = None, version.tags.get("gate")
+        given = version.tags.get(
+            "override_reason"
+        )  # by an earlier call, which may have been killed before it moved the alias
         if "rolled_back_at" in version.tags:
             objection = f"version {version.number} was rolled back at {version.tags['rolled_back_at']}"
-        elif version.tags.get("gate") == "held":
+        elif gate == "held" or (gate == "overridden" and not given):
             objection = f"version {version.number} was held back by {version.tags.get('held_by', 'the gate')}"
         if objection and not override:
             raise HeldBackError(f'{objection}: to promote it anyway, give --override "REASON"')
+        given = override if objection else given
         tags = _promotion_tags(before) | {"rolled_back_at": None, "rolled_back_from": None}
-        # Without an objection: the reason of an earlier call, which may have been killed before it moved the alias.
-        given = override if objection else version.tags.get("override_reason")
         if given:
             tags |= {"gate": "overridden", "override_reason": shown(given)}
         _move(root, publish, version, tags, [CHAMPION])

@@ -29,14 +29,11 @@ def read_tags(stored: Mapping[str, str]) -> dict[str, str]:
 
 
 def store_tags(before: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Return what to store so that a version with the tags `before` has the changes; None removes a tag.
-
-    The groups come first: the reason of an override is there before `gate` says that there is one.
-    """
+    """Return what to store so that a version with the tags `before` has the changes; None removes a tag."""
     after = {**before, **changes}
     groups: dict[str, str | None] = {}
     for group, names in GROUPS.items():
         if changes.keys() & set(names):
             groups[group] = json.dumps({name: after[name] for name in names if after.get(name) is not None})
     alone = changes.keys() - {name for names in GROUPS.values() for name in names}
-    return groups | {name: value for name, value in changes.items() if name in alone}
+    return {name: value for name, value in changes.items() if name in alone} | groups
