@@ -101,7 +101,7 @@ def pull(
     check_out(out)
     version = find_version(uri, tracking_uri)
     fetcher = Fetcher(tracking_uri, on_event)
-    with hold_folder(out, on_event) as gathered, tempfile.TemporaryDirectory() as scratch:
+    with hold_folder(out, on_event) as gathered, tempfile.TemporaryDirectory(dir=gathered) as scratch:
         path, out_path = Path(scratch) / EXPORT_MANIFEST, out / EXPORT_MANIFEST
         manifest = fetcher.get_manifest(version, path)
         is_same = out_path.exists() and out_path.read_bytes() == path.read_bytes()

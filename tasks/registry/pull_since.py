@@ -83,7 +83,7 @@ def pull_since(
     target = find_version(uri, tracking_uri)
     older = find_version(f"models:/{target.name}/{since}", tracking_uri)
     fetcher = Fetcher(tracking_uri, on_event)
-    with hold_folder(out, on_event) as gathered, tempfile.TemporaryDirectory() as scratch:
+    with hold_folder(out, on_event) as gathered, tempfile.TemporaryDirectory(dir=gathered) as scratch:
         manifest = fetcher.get_manifest(target, Path(scratch) / EXPORT_MANIFEST)
         path = _fetch_path(target, manifest, fetcher, gathered)
         links, reason = _find_links(target, older.tags["manifest_sha256"], manifest, fetcher, gathered, Path(scratch))

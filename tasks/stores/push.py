@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from tasks.export.served_export import decode_vectors
 from tasks.export.vector_files import ITEM_BATCH_ROWS, VECTOR_COLUMNS
 from tasks.registry.pull import find_version, pull
 from tasks.registry.tracking import Version
-from tasks.root.run import Root
+from tasks.root.run import Root, open_scratch_folder
 from tasks.stores.places import KEYS, Change, Side, Store, empty_digests
 from tasks.users.tombstones import NOBODY, Tombstones, read_tombstones
 from trainer.errors import DamageError, InputError
@@ -103,9 +102,9 @@ def open_release(root: Root, uri: str, tracking_uri: str, on_event: OnEvent) -> 
     if manifest.exists() and digest_file(manifest) == version.tags["manifest_sha256"]:
         yield Release(folder, read_export(folder), version)
         return
-    with TemporaryDirectory(prefix="surf2vec-push-") as scratch:
+    with open_scratch_folder(root, "push") as scratch:
         on_event("log", {"message": f"{folder} does not have {version.place}: it is pulled from the registry"})
-        folder = Path(scratch) / "pulled"
+        folder = scratch / "pulled"
         pull(version.place, folder, tracking_uri, on_event, read_tombstones(root))
         yield Release(folder, read_export(folder), version)
 

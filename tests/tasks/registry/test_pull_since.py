@@ -1,6 +1,7 @@
 """Pull with --since: a folder of what changed, which three lines apply; few bytes are fetched. And pulls that are killed."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -205,8 +206,14 @@ def test_killed_anywhere_the_folder_is_old_or_new_and_the_next_call_goes_on(
         pull_version(root, 1, older)
     folders = [str(older), str(newer), str(tmp_path / "out" / "out")]
     command = [sys.executable, "-c", DYING, *folders, root.tracking_uri, way]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3])
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    environment = os.environ | {"TMPDIR": str(scratch)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3], env=environment
+    )
     assert done.returncode == 0, done.stderr
+    assert list(scratch.iterdir()) == []
     steps = [json.loads(line) for line in done.stdout.splitlines()]
     assert [ended for ended, *_ in steps] == [9] * (len(steps) - 1) + [0]
     assert len(steps) >= 3

@@ -1,16 +1,23 @@
 """A push writes what differs, the store then has the release, and every store does it alike."""
 
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import polars as pl
 import psycopg2
 import pytest
 
+from tasks.registry.publish import publish_release
+from tasks.root.run import Root
 from tasks.stores.places import Change, open_store
-from tasks.stores.push import compare, make_rows, roll_back
+from tasks.stores.push import compare, make_rows, open_release, roll_back
 from tests.pushed import ITEMS, SECOND, USERS, as_lists, push_to, read_served, write_release
+from tests.releases import STORAGES, make_release, tell_story
+from tests.series import bytes_of
 from trainer.errors import DamageError, InputError
+from trainer.events import ignore_event
 
 
 def test_what_is_new_changed_and_gone() -> None:
@@ -128,3 +135,19 @@ def test_postgresql_has_an_index_unless_it_is_left_out(
         cursor.execute("select count(*) from pg_indexes where indexname ~ %s", (f"^{prefix}.*_hnsw$",))
         assert cursor.fetchone() == (num_indexed,)
     connection.close()
+
+
+def test_a_release_from_the_registry_is_gathered_in_the_root_and_not_left_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system's folder for temporary files may be small, and nobody removes what a killed push left there."""
+    root = Root(tmp_path / "root")
+    export = make_release(root, "r1")
+    publish_release(root, STORAGES["copy"], tell_story("r1"), export, None)
+    before = bytes_of(export)
+    shutil.rmtree(export)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with open_release(root, "models:/surf2vec-users@champion", root.tracking_uri, ignore_event) as release:
+        assert bytes_of(release.folder) == before
+        assert release.folder.is_relative_to(root.temporary)
+    assert list(root.temporary.iterdir()) == []
