@@ -253,6 +253,7 @@ class Run:
         """Return the recorded result of a step if it has this digest of its inputs; otherwise record and return `make()`.
 
         The result of `make` must be JSON. The recorded seconds exclude its `compile_seconds`: a machine compiles only once.
+        A step that is done again with the same result keeps its seconds, so that the story, and what was sent of it, is the same.
         """
         done = self.story().steps.find(kind)
         if done and done.digest == digest:
@@ -262,6 +263,8 @@ class Run:
         give_back_memory()
         seconds = time.monotonic() - started - made.get("compile_seconds", 0.0)
         result = kind.model_validate({"seconds": round(seconds, 3)} | made | {"digest": digest})
+        if done and done.model_copy(update={"digest": digest, "seconds": result.seconds}) == result:
+            result = done.model_copy(update={"digest": digest})
         self.record_steps(result)
         return result
 

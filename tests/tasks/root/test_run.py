@@ -12,7 +12,7 @@ import pytest
 
 from tasks.registry.promotion import lock_aliases
 from tasks.root.run import Root, Run, lock_root, open_root
-from tasks.root.story import IngestStep, TrainStep
+from tasks.root.story import GateStep, IngestStep, TrainStep
 from trainer.errors import DamageError, ResourceError
 
 
@@ -62,6 +62,23 @@ def test_compiling_is_no_part_of_a_steps_seconds(tmp_path: Path) -> None:
     step = Run(Root(tmp_path), "r1").step(TrainStep, "", compile_and_train)
     assert step.seconds is not None
     assert 0 <= step.seconds <= time.monotonic() - started - 0.3
+
+
+def test_a_verdict_that_is_the_same_again_changes_no_byte(tmp_path: Path) -> None:
+    """So that what was sent of the story is still what would be sent: a night that was cut off judges again."""
+    run, verdicts = Run(Root(tmp_path), "r1"), ["passed", "passed", "held"]
+
+    def judge() -> dict[str, Any]:
+        time.sleep(0.01 * len(verdicts))
+        return {"verdict": verdicts.pop(0), "days": {"2026-01-01": 3}, "metrics": {"gate_users": 1.0}}
+
+    first = run.step(GateStep, "x", judge)
+    before = run.story_path.read_bytes()
+    run.reopen(GateStep)
+    assert run.step(GateStep, "x", judge) == first
+    assert run.story_path.read_bytes() == before
+    run.reopen(GateStep)
+    assert run.step(GateStep, "x", judge).verdict == "held"
 
 
 def test_a_torn_story_is_named(tmp_path: Path) -> None:
