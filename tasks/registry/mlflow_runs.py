@@ -96,9 +96,8 @@ def _make_database(path: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if path.exists():
             return
-        for left in path.parent.glob(
-            f".{glob.escape(path.name)}.*{TEMPORARY_SUFFIX}*"
-        ):  # a file, or SQLite's journal of it
+        # Unfinished files, and SQLite's journals of them.
+        for left in path.parent.glob(f".{glob.escape(path.name)}.*{TEMPORARY_SUFFIX}*"):
             left.unlink()
         with replace_file(path) as temporary:
             MlflowClient(f"sqlite:///{temporary}").search_experiments(max_results=1)

@@ -120,9 +120,8 @@ def promote(
             return _describe(publish, version, before, f"version {before} serves already", started)
         _check_complete(root, version)
         objection, gate = None, version.tags.get("gate")
-        given = version.tags.get(
-            "override_reason"
-        )  # by an earlier call, which may have been killed before it moved the alias
+        # By an earlier call, which may have been killed before it moved the alias.
+        given = version.tags.get("override_reason")
         if "rolled_back_at" in version.tags:
             objection = f"version {version.number} was rolled back at {version.tags['rolled_back_at']}"
         elif gate == "held" or (gate == "overridden" and not given):
