@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -95,16 +96,20 @@ class Release:
 
 @contextmanager
 def open_release(root: Root, uri: str, tracking_uri: str, on_event: OnEvent) -> Iterator[Release]:
-    """Yield the release that `uri` names: from the root if it is there, else pulled into a folder that is removed at the end."""
+    """Yield the release that `uri` names: from the root if it is there, else pulled into a folder that is removed at the end.
+
+    That is in the root, if there is one: then the next command removes what a killed one left.
+    """
     version = find_version(uri, tracking_uri)
     folder = root.export(version.tags["release"])
     manifest = folder / EXPORT_MANIFEST
     if manifest.exists() and digest_file(manifest) == version.tags["manifest_sha256"]:
         yield Release(folder, read_export(folder), version)
         return
-    with open_scratch_folder(root, "push") as scratch:
+    has_root = root.sources.exists()
+    with open_scratch_folder(root, "push") if has_root else TemporaryDirectory(prefix="surf2vec-push-") as scratch:
         on_event("log", {"message": f"{folder} does not have {version.place}: it is pulled from the registry"})
-        folder = scratch / "pulled"
+        folder = Path(scratch) / "pulled"
         pull(version.place, folder, tracking_uri, on_event, read_tombstones(root))
         yield Release(folder, read_export(folder), version)
 

@@ -13,6 +13,7 @@ from tasks.registry.publish import publish_release
 from tasks.root.run import Root
 from tasks.stores.places import Change, open_store
 from tasks.stores.push import compare, make_rows, open_release, roll_back
+from tests.ingested import take_in, write_log
 from tests.pushed import ITEMS, SECOND, USERS, as_lists, push_to, read_served, write_release
 from tests.releases import STORAGES, make_release, tell_story
 from tests.series import bytes_of
@@ -142,6 +143,7 @@ def test_a_release_from_the_registry_is_gathered_in_the_root_and_not_left_there(
 ) -> None:
     """The system's folder for temporary files may be small, and nobody removes what a killed push left there."""
     root = Root(tmp_path / "root")
+    take_in(root.path, write_log(tmp_path / "log.csv", "user-1,https://a.org/1,2026-01-01T00:00:00Z"))
     export = make_release(root, "r1")
     publish_release(root, STORAGES["copy"], tell_story("r1"), export, None)
     before = bytes_of(export)
