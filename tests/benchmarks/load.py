@@ -90,9 +90,8 @@ class Readings:
         rng, users = np.random.default_rng(seed), list(next(iter(self.releases.values())).names)
         with closing(http.client.HTTPConnection(urlsplit(address).netloc, timeout=120)) as connection:
             while not self.ended.is_set():
-                ids = [users[number] for number in rng.choice(len(users), NUM_ASKED, replace=False).tolist()] + [
-                    STRANGER
-                ]
+                drawn = rng.choice(len(users), NUM_ASKED, replace=False).tolist()
+                ids = [*(users[number] for number in drawn), STRANGER]
                 asked = {"dataframe_split": {"columns": ["user_id"], "data": [[one] for one in ids]}}
                 body = json.dumps(asked | {"params": {"k": K, "items": K}})
                 started = time.perf_counter()
@@ -130,7 +129,7 @@ def make_exports(root: Root, num: int) -> dict[str, Release]:
 
 
 def operate(path: Path, num: int, out: Path) -> None:
-    """Register a release, roll back, promote it again, collect; on and on, until killed. Tells each in a line of `out`."""
+    """Register a release, roll back, promote it again, collect; on and on. Tells each, and what serves then, in a line of `out`."""
     root, at = Root(path), ("--root", str(path))
     for number in range(2, num + 1):
         steps = {
@@ -143,14 +142,16 @@ def operate(path: Path, num: int, out: Path) -> None:
             told = step()
             with open(out, "a", encoding="utf-8") as file:
                 gone = [one["place"] for one in told.get("removed", [])]
-                file.write(json.dumps({"step": name, "release": f"r{number}", "removed": gone}) + "\n")
+                serves = told.get("release", f"r{number}")
+                file.write(json.dumps({"step": name, "release": serves, "removed": gone}) + "\n")
 
 
 def serve_once(
     root: Root, elsewhere: Elsewhere, releases: dict[str, Release], readers: int, seconds: float, log: Path
 ) -> dict[str, Any]:
     """Start a service, read from it, end it; what the readers got. log: the operator's, to know what served meanwhile."""
-    readings, before, num_before = Readings(releases), champion(root), len(read_steps(log))
+    readings, num_before = Readings(releases), len(read_steps(log))
+    before = champion(root)  # after the steps were counted: one that ends in between counts for both
     with elsewhere.serving(root, UP_SECONDS) as address:
         allowed = {before, champion(root), *(step["release"] for step in read_steps(log)[num_before:])}
         threads = [threading.Thread(target=readings.read, args=(address, seed)) for seed in range(readers)]

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from tasks.root.run import Root
-from tests.benchmarks.load import STRANGER, K, Readings, make_exports, measure_load
+from tests.benchmarks.load import PUBLISH, STRANGER, K, Readings, make_exports, measure_load, operate, read_steps
+from tests.ingested import take_in, write_log
+from tests.nights import PASSED, make_night
 from tests.tasks.registry.test_serving_model import ask, load
 
 IDS = ["user-1", "user-7", STRANGER]
@@ -50,6 +52,18 @@ def test_a_wrong_or_mixed_answer_is_a_fault(
     got.judge(IDS, spoil(readings[1]["r1"], readings[1]["r2"]))
     assert len(got.faults) == 1
     assert not got.given
+
+
+@pytest.mark.slow
+def test_each_step_says_which_release_served_after_it(tmp_path: Path) -> None:
+    """A service that starts between a rollback and the next promotion has the older release."""
+    root, log = Root(tmp_path / "root"), tmp_path / "operations.jsonl"
+    take_in(root.path, write_log(tmp_path / "log.csv", "user-1,https://a.org/1,2026-01-01T00:00:00Z"))
+    make_exports(root, 2)
+    make_night(root, "r1", PASSED, PUBLISH)
+    operate(root.path, 2, log)
+    told = [(step["step"], step["release"]) for step in read_steps(log)]
+    assert told == [("register", "r2"), ("rollback", "r1"), ("promote", "r2"), ("gc", "r2")]
 
 
 @pytest.mark.long
