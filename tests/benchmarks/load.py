@@ -129,7 +129,7 @@ def make_exports(root: Root, num: int) -> dict[str, Release]:
 
 
 def operate(path: Path, num: int, out: Path) -> None:
-    """Register a release, roll back, promote it again, collect; on and on. Tells each, and what serves then, in a line of `out`."""
+    """Register a release, roll back, promote it again, collect; on and on. Tells each step, and what serves then, in `out`."""
     root, at = Root(path), ("--root", str(path))
     for number in range(2, num + 1):
         steps = {
