@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 
 # The demo needs only what a person who installs surf2vec gets.
 demo: $(VENV)/.base
-	$(BIN)/python -m flows.demo
+	$(BIN)/python -m surf2vec.flows.demo
 
 # At least one test of each promise, in minutes. A file's tests run in one process; in this order the long ones do not come last.
 # The slow ones have four processes, as many wait for servers and for what they killed; for the others two are quicker, since
@@ -48,7 +48,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m tests.house
+	$(BIN)/python -m tests.code_limits
 
 # The pages that are made from the code, then the site. Strict: a link that leads nowhere fails (with --quiet it would not).
 docs: export NO_MKDOCS_2_WARNING = 1
@@ -59,8 +59,8 @@ docs: setup
 
 # Compiled once, half a minute, while the checks run: each of the four processes would do it, all at the same time.
 kernel: setup
-	$(BIN)/python -c "from trainer.config import TrainConfig; from trainer.kernels import pick_kernel; \
-	from trainer.training.preparation import warm_up; warm_up(pick_kernel('cpu', TrainConfig()), TrainConfig())"
+	$(BIN)/python -c "from surf2vec.trainer.config import TrainConfig; from surf2vec.trainer.kernels import pick_kernel; \
+	from surf2vec.trainer.training.preparation import warm_up; warm_up(pick_kernel('cpu', TrainConfig()), TrainConfig())"
 
 bench: setup
 	failed=0; for name in gensim_quality defaults probes gowalla gensim_speed commands loader ladder tree exponents tune infer fresh swap blocks serving neighbour_index push crash power_loss kills flips hostile privacy ingest nightly nights replay workers gpu host_loop gpu_tail load soak; do \

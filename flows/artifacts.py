@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from flows.step import is_flow_run
-from tasks.config import PublishConfig
-from tasks.report.cards import describe_time, list_night, name_night
-from tasks.root.run import Run
-from tasks.root.story import RegisterStep
-from tasks.root.wording import as_markdown
+from surf2vec.flows.step import is_flow_run
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.report.cards import describe_time, list_night, name_night
+from surf2vec.tasks.root.run import Run
+from surf2vec.tasks.root.story import RegisterStep
+from surf2vec.tasks.root.wording import as_markdown
 
 
 def key_of(publish: PublishConfig, name: str) -> str:

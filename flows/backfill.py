@@ -6,9 +6,9 @@ from typing import Any
 
 from prefect import flow
 
-from flows.config import DEFAULT_CONFIG, PipelineConfig
-from flows.nightly import nightly
-from flows.past_nights import make_past_nights
+from surf2vec.flows.config import DEFAULT_CONFIG, PipelineConfig
+from surf2vec.flows.nightly import nightly
+from surf2vec.flows.past_nights import make_past_nights
 
 
 @flow(name="backfill", validate_parameters=True)

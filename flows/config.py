@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 from pydantic import ConfigDict, Field, GetPydanticSchema, TypeAdapter, ValidationError, model_validator
 from pydantic_core import core_schema
 
-from tasks.config import (
+from surf2vec.tasks.config import (
     EvaluateConfig,
     ExportConfig,
     GateConfig,
@@ -23,16 +23,16 @@ from tasks.config import (
     Section,
     StoreConfig,
 )
-from trainer.config import TrainConfig, TrainSettings, complete
-from trainer.errors import ConfigError
-from trainer.system.units import parse_bytes
-from trainer.training.job import RESULT_NEUTRAL
+from surf2vec.trainer.config import TrainConfig, TrainSettings, complete
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.system.units import parse_bytes
+from surf2vec.trainer.training.job import RESULT_NEUTRAL
 
 _NEUTRAL: Any = {
     "resources": True, "gate": True, "train": True, "publish": {"keep_releases", "with_state", "stores"},
 }  # fmt: skip
 
-_TRAINER = "in `surf2vec` it is always {}; the trainer by itself (python -m trainer --config) still takes it"
+_TRAINER = "in `surf2vec` it is always {}; the trainer by itself (python -m surf2vec.trainer --config) still takes it"
 
 REMOVED = {
     "ingest.columns.method": "a column named method is taken; rename yours",
@@ -51,7 +51,7 @@ REMOVED = {
     "train.tile_users": _TRAINER.format(32),
     "train.accumulate": _TRAINER.format(1),
     "train.patience": _TRAINER.format(0),
-    "train.sharing": "the planner always chooses; the trainer by itself (python -m trainer --config) still takes it",
+    "train.sharing": "the planner always chooses; the trainer by itself (python -m surf2vec.trainer --config) still takes it",
     "train.exchange_tokens": _TRAINER.format("a 256th of an epoch"),
     "train.staleness": _TRAINER.format(2),
     "export.quantise_above": "it is always 1,000,000",

@@ -5,15 +5,15 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from flows.config import PipelineConfig
-from tasks.corpus.window import Base, CorpusRequest
-from tasks.root.identity import registry_uri
-from tasks.root.run import Root, open_root
-from tasks.root.story import NightPlan, Story
-from tasks.training.beginning import night_schedule
-from tasks.training.worker_processes import pick_device
-from trainer.store.tokens import CHANGED, open_corpus
-from trainer.training.job import Job, choose_parts
+from surf2vec.flows.config import PipelineConfig
+from surf2vec.tasks.corpus.window import Base, CorpusRequest
+from surf2vec.tasks.root.identity import registry_uri
+from surf2vec.tasks.root.run import Root, open_root
+from surf2vec.tasks.root.story import NightPlan, Story
+from surf2vec.tasks.training.beginning import night_schedule
+from surf2vec.tasks.training.worker_processes import pick_device
+from surf2vec.trainer.store.tokens import CHANGED, open_corpus
+from surf2vec.trainer.training.job import Job, choose_parts
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class NightContext:
     is_full: bool = False
 
     def job(self, story: Story) -> Job:
-        """Returns the training of a run: of all users, or of those who changed since its base release. The path has the settings
+        """Returns the training of a run: of all users, or of those who changed since its base release. The trail has the settings
         that the log chose, once it has.
         """
         device = pick_device(self.config.train, self.config.resources)

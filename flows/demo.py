@@ -24,13 +24,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flows.cli.show import show_gate, show_table
-from tasks.export.export import EXPORT_MANIFEST
-from tasks.export.vector_files import directions_of, interests_of
-from tasks.sample.logs import interests_of_keys, write_sample_logs
-from tasks.sample.world import TOPICS, topic_of_url
-from trainer.errors import SurfError
-from trainer.system.files import read_json
+from surf2vec.flows.cli.show import show_gate, show_table
+from surf2vec.tasks.export.export import EXPORT_MANIFEST
+from surf2vec.tasks.export.vector_files import directions_of, interests_of
+from surf2vec.tasks.sample.logs import interests_of_keys, write_sample_logs
+from surf2vec.tasks.sample.world import TOPICS, topic_of_url
+from surf2vec.trainer.errors import SurfError
+from surf2vec.trainer.system.files import read_json
 
 DAYS = 14
 ITEMS = 3_000
@@ -254,7 +254,7 @@ def demo(folder: Path, users: int, seed: int) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m flows.demo", description="Three nights on made-up logs.")
+    parser = argparse.ArgumentParser(prog="python -m surf2vec.flows.demo", description="Three nights on made-up logs.")
     parser.add_argument("--root", type=Path, default=Path("demo"), help="folder for the logs and the project root")
     parser.add_argument("--users", type=int, default=20_000, help="users in the logs")
     parser.add_argument("--seed", type=int, default=1, help="another seed, other logs")

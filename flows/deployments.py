@@ -5,12 +5,12 @@ from typing import Any
 
 from prefect import flow
 
-from flows.cli import roots, users
-from flows.cli.options import Call
-from flows.config import DEFAULT_CONFIG, PipelineConfig
-from flows.progress import report_step
-from tasks.forgetting.forget import describe_elsewhere
-from trainer.errors import LeftElsewhereError
+from surf2vec.flows.cli import roots, users
+from surf2vec.flows.cli.options import Call
+from surf2vec.flows.config import DEFAULT_CONFIG, PipelineConfig
+from surf2vec.flows.progress import report_step
+from surf2vec.tasks.forgetting.forget import describe_elsewhere
+from surf2vec.trainer.errors import LeftElsewhereError
 
 
 @flow(name="rollback", validate_parameters=True)

@@ -13,24 +13,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from flows.context import NightContext
-from flows.summary import announce_run
-from tasks.corpus.build import build_corpus
-from tasks.export.checks import estimate_bytes
-from tasks.export.export import QUANTISE_ABOVE
-from tasks.export.index import plan_index
-from tasks.gate.figures import foresee, open_case
-from tasks.ingest.ingest import ingest
-from tasks.ingest.sources import read_catalog
-from tasks.registry.releases import list_releases
-from tasks.root import story as record
-from tasks.root.run import Root, Run, is_locked, open_root, read_stories
-from tasks.training.beginning import NightRequest, plan_night
-from tasks.training.forecast import plan_job
-from tasks.training.runs import find_run, name_asked
-from trainer.errors import ResourceError, SurfError
-from trainer.events import OnEvent
-from trainer.store.tokens import open_corpus
+from surf2vec.flows.context import NightContext
+from surf2vec.flows.summary import announce_run
+from surf2vec.tasks.corpus.build import build_corpus
+from surf2vec.tasks.export.checks import estimate_bytes
+from surf2vec.tasks.export.export import QUANTISE_ABOVE
+from surf2vec.tasks.export.index import plan_index
+from surf2vec.tasks.gate.figures import foresee, open_case
+from surf2vec.tasks.ingest.ingest import ingest
+from surf2vec.tasks.ingest.sources import read_catalog
+from surf2vec.tasks.registry.releases import list_releases
+from surf2vec.tasks.root import story as record
+from surf2vec.tasks.root.run import Root, Run, is_locked, open_root, read_stories
+from surf2vec.tasks.training.beginning import NightRequest, plan_night
+from surf2vec.tasks.training.forecast import plan_job
+from surf2vec.tasks.training.runs import find_run, name_asked
+from surf2vec.trainer.errors import ResourceError, SurfError
+from surf2vec.trainer.events import OnEvent
+from surf2vec.trainer.store.tokens import open_corpus
 
 MIRRORED = ("events", "rejects")
 """Folders of the root in which a night writes and removes files."""
@@ -164,7 +164,9 @@ def _predict(night: NightContext, story: record.Story, seconds: dict[str, float]
     size, dtype = night.config.export.pca_dim or job.config.vector_size, night.config.export.dtype
     num_users, num_items = int(corpus.manifest["num_users"]), corpus.num_items
     index = plan_index(num_users, size, night.config.host_bytes, QUANTISE_ABOVE)
-    export_bytes = estimate_bytes(num_users, num_items, size, dtype, 1 + bool(job.config.path_size)) + index.index_bytes
+    export_bytes = (
+        estimate_bytes(num_users, num_items, size, dtype, 1 + bool(job.config.trail_size)) + index.index_bytes
+    )
     return {
         "seconds": {name: None if value is None else round(value, 3) for name, value in all_seconds.items()},
         "peak_bytes": plan.peak_bytes,

@@ -5,16 +5,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows import steps
-from flows.artifacts import name_flow_run
-from flows.config import DEFAULT_CONFIG, PipelineConfig
-from flows.context import open_night
-from flows.progress import report_step
-from flows.push import push_release
-from flows.summary import summarize, summarize_finished
-from tasks.root.memory import keep_loaded
-from tasks.root.run import lock_root
-from trainer.events import log
+from surf2vec.flows import steps
+from surf2vec.flows.artifacts import name_flow_run
+from surf2vec.flows.config import DEFAULT_CONFIG, PipelineConfig
+from surf2vec.flows.context import open_night
+from surf2vec.flows.progress import report_step
+from surf2vec.flows.push import push_release
+from surf2vec.flows.summary import summarize, summarize_finished
+from surf2vec.tasks.root.memory import keep_loaded
+from surf2vec.tasks.root.run import lock_root
+from surf2vec.trainer.events import log
 
 
 def make_night(
@@ -30,7 +30,7 @@ def make_night(
     1. Ingest the log files that are new.
     2. Open the run of these sources, this window and these settings: it continues from the champion, or is full.
     3. Build the corpus of the window. If no user's tokens changed, the night ends and the champion stays.
-    4. Choose the settings of the path by short trainings on a sample, if all users are trained.
+    4. Choose the settings of the trail by short trainings on a sample, if all users are trained.
     5. Train the vectors of the changed users, or of all; or continue from the last commit.
     6. Choose the weights of their two parts by the log.
     7. Evaluate them on held-out items, then fit the held-out users again, on all their events.

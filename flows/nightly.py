@@ -2,6 +2,6 @@
 
 from prefect import flow
 
-from flows.night import make_night
+from surf2vec.flows.night import make_night
 
 nightly = flow(name="nightly", validate_parameters=True)(make_night)

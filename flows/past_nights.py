@@ -6,17 +6,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows.config import PipelineConfig
-from flows.context import open_night
-from flows.progress import report_step
-from flows.steps import ingest_events
-from tasks.corpus.window import CorpusRequest
-from tasks.queries.nights import write_nights_page
-from tasks.report.backfill import BackfillRecord, list_days, record_night
-from tasks.root.run import lock_root, private_files
-from trainer.errors import InputError
-from trainer.events import OnEvent, log, log_progress
-from trainer.system.files import digest_json
+from surf2vec.flows.config import PipelineConfig
+from surf2vec.flows.context import open_night
+from surf2vec.flows.progress import report_step
+from surf2vec.flows.steps import ingest_events
+from surf2vec.tasks.corpus.window import CorpusRequest
+from surf2vec.tasks.queries.nights import write_nights_page
+from surf2vec.tasks.report.backfill import BackfillRecord, list_days, record_night
+from surf2vec.tasks.root.run import lock_root, private_files
+from surf2vec.trainer.errors import InputError
+from surf2vec.trainer.events import OnEvent, log, log_progress
+from surf2vec.trainer.system.files import digest_json
 
 
 def make_past_nights(
@@ -27,7 +27,7 @@ def make_past_nights(
     until: date | None,
     config: PipelineConfig,
 ) -> dict[str, Any]:
-    """Make the nights of past days by `make_night`, each with a window that ends on its day. See `flows.backfill`."""
+    """Make the nights of past days by `make_night`, each with a window that ends on its day. See `surf2vec.flows.backfill`."""
     # Past days get no more deliveries, so the gate's rules about deliveries are turned off.
     gate = config.gate.model_copy(update={"newest_day_events": 0.0, "missing_days": 36_500})
     config = config.model_copy(update={"gate": gate})

@@ -1,6 +1,6 @@
 """The progress of a flow: a bar on the terminal, a progress artifact and log lines in Prefect, and alarms.
 
-A step reports through one callback (`trainer.events`). This module provides the callback of the flows.
+A step reports through one callback (`surf2vec.trainer.events`). This module provides the callback of the flows.
 """
 
 import time
@@ -10,9 +10,9 @@ from typing import Any
 
 from rich import progress as rich_progress
 
-from flows.step import console, is_flow_run, print_line
-from tasks.root.wording import shown
-from trainer.events import OnEvent
+from surf2vec.flows.step import console, is_flow_run, print_line
+from surf2vec.tasks.root.wording import shown
+from surf2vec.trainer.events import OnEvent
 
 ARTIFACT_SECONDS = 2.0
 LINE_SECONDS = 15.0

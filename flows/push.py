@@ -2,20 +2,20 @@
 
 from typing import Any
 
-from flows.context import NightContext
-from flows.progress import PUSH_FAILED, raise_alarm, report_step
-from flows.step import step
-from tasks.config import PublishConfig
-from tasks.registry.promotion import find_champion
-from tasks.root import story as record
-from tasks.root.credentials import mask_credentials
-from tasks.root.identity import registry_uri
-from tasks.root.run import Root, Run
-from tasks.stores.places import open_store
-from tasks.stores.push import open_release, push
-from tasks.users.tombstones import read_tombstones
-from trainer.errors import SurfError
-from trainer.events import OnEvent
+from surf2vec.flows.context import NightContext
+from surf2vec.flows.progress import PUSH_FAILED, raise_alarm, report_step
+from surf2vec.flows.step import step
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.registry.promotion import find_champion
+from surf2vec.tasks.root import story as record
+from surf2vec.tasks.root.credentials import mask_credentials
+from surf2vec.tasks.root.identity import registry_uri
+from surf2vec.tasks.root.run import Root, Run
+from surf2vec.tasks.stores.places import open_store
+from surf2vec.tasks.stores.push import open_release, push
+from surf2vec.tasks.users.tombstones import read_tombstones
+from surf2vec.trainer.errors import SurfError
+from surf2vec.trainer.events import OnEvent
 
 
 @step("push")

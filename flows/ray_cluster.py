@@ -17,12 +17,12 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from tasks.config import ResourcesConfig
-from tasks.root.run import Root, private_files
-from trainer.errors import ConfigError, ResourceError, SurfError
-from trainer.events import OnEvent, ignore_event
-from trainer.system.fan_out import HERE, FanOut, Part, Result
-from trainer.system.units import parse_bytes, size
+from surf2vec.tasks.config import ResourcesConfig
+from surf2vec.tasks.root.run import Root, private_files
+from surf2vec.trainer.errors import ConfigError, ResourceError, SurfError
+from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.system.fan_out import HERE, FanOut, Part, Result
+from surf2vec.trainer.system.units import parse_bytes, size
 
 MOST_PARTS = 64
 TRIES = 4  # of a part whose worker died

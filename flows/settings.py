@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from flows.config import PipelineConfig
-from trainer.errors import ConfigError
+from surf2vec.flows.config import PipelineConfig
+from surf2vec.trainer.errors import ConfigError
 
 KINDS = {"integer": "integer", "number": "number", "boolean": "true, false", "array": "names", "string": "text"}
 SIGNS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}

@@ -9,8 +9,8 @@ from typing import Any, ParamSpec, TypeVar
 from rich.console import Console
 from rich.markup import escape
 
-from tasks.root.wording import shown
-from trainer.errors import UnavailableError
+from surf2vec.tasks.root.wording import shown
+from surf2vec.trainer.errors import UnavailableError
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

@@ -7,41 +7,41 @@ the same inputs is not repeated.
 from datetime import UTC, datetime
 from typing import Any
 
-from flows.artifacts import leave_night, leave_table
-from flows.context import NightContext
-from flows.progress import GATE_HELD, raise_alarm, report_step
-from flows.ray_cluster import open_fan_out
-from flows.step import step
-from flows.summary import announce_run, digest_gate, digest_verdict
-from tasks.corpus import build as corpus_task
-from tasks.corpus.window import select_window
-from tasks.evaluation.comparison import evaluate_and_compare
-from tasks.evaluation.evaluate import measure_loss
-from tasks.export import export as export_task
-from tasks.gate import figures as gate_task
-from tasks.ingest import ingest as ingest_task
-from tasks.queries.nights import write_nights_page
-from tasks.registry import promotion
-from tasks.registry import publish as publish_task
-from tasks.registry.faults import is_served
-from tasks.report.measured import describe_sharing, list_caveats, list_loads, list_measured
-from tasks.report.report import write_report
-from tasks.report.tables import describe_gate, list_notes
-from tasks.root import story as record
-from tasks.root.run import Run
-from tasks.root.wording import as_markdown, shown_values
-from tasks.training import beginning as night_task
-from tasks.training import choice, runs, trials
-from tasks.training.worker_processes import WorkerProcesses, count_workers, pick_device, train_together
-from tasks.upkeep.restore import restore_story
-from trainer.errors import DamageError
-from trainer.events import OnEvent
-from trainer.store.generation import open_generation
-from trainer.store.tokens import open_corpus
-from trainer.store.writer import find_pinned
-from trainer.system.files import digest_json
-from trainer.system.signals import stop_on_sigterm
-from trainer.training.loop import train
+from surf2vec.flows.artifacts import leave_night, leave_table
+from surf2vec.flows.context import NightContext
+from surf2vec.flows.progress import GATE_HELD, raise_alarm, report_step
+from surf2vec.flows.ray_cluster import open_fan_out
+from surf2vec.flows.step import step
+from surf2vec.flows.summary import announce_run, digest_gate, digest_verdict
+from surf2vec.tasks.corpus import build as corpus_task
+from surf2vec.tasks.corpus.window import select_window
+from surf2vec.tasks.evaluation.comparison import evaluate_and_compare
+from surf2vec.tasks.evaluation.evaluate import measure_loss
+from surf2vec.tasks.export import export as export_task
+from surf2vec.tasks.gate import figures as gate_task
+from surf2vec.tasks.ingest import ingest as ingest_task
+from surf2vec.tasks.queries.nights import write_nights_page
+from surf2vec.tasks.registry import promotion
+from surf2vec.tasks.registry import publish as publish_task
+from surf2vec.tasks.registry.faults import is_served
+from surf2vec.tasks.report.measured import describe_sharing, list_caveats, list_loads, list_measured
+from surf2vec.tasks.report.report import write_report
+from surf2vec.tasks.report.tables import describe_gate, list_notes
+from surf2vec.tasks.root import story as record
+from surf2vec.tasks.root.run import Run
+from surf2vec.tasks.root.wording import as_markdown, shown_values
+from surf2vec.tasks.training import beginning as night_task
+from surf2vec.tasks.training import choice, runs, trials
+from surf2vec.tasks.training.worker_processes import WorkerProcesses, count_workers, pick_device, train_together
+from surf2vec.tasks.upkeep.restore import restore_story
+from surf2vec.trainer.errors import DamageError
+from surf2vec.trainer.events import OnEvent
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.tokens import open_corpus
+from surf2vec.trainer.store.writer import find_pinned
+from surf2vec.trainer.system.files import digest_json
+from surf2vec.trainer.system.signals import stop_on_sigterm
+from surf2vec.trainer.training.loop import train
 
 
 @step("ingest")
@@ -141,7 +141,7 @@ def find_unchanged(night: NightContext, run: Run) -> Run | None:
 
 @step("trial")
 def try_settings(night: NightContext, run: Run) -> None:
-    """Choose the path's settings by short trainings, or keep the champion's. Records the story's "trial"."""
+    """Choose the trail's settings by short trainings, or keep the champion's. Records the story's "trial"."""
     with report_step("trial") as on_event:
         story = run.story()
         if story.steps.train and not story.steps.trial:
@@ -179,7 +179,7 @@ def train_vectors(night: NightContext, run: Run) -> None:
 
 @step("choose")
 def choose_weights(night: NightContext, run: Run) -> None:
-    """Choose the weights of interest and path by held-out users, or keep the champion's. Records the story's "choose"."""
+    """Choose the weights of interest and trail by held-out users, or keep the champion's. Records the story's "choose"."""
     with report_step("choose") as on_event:
         story = run.story()
         corpus, space = open_corpus(night.job(story).corpus_dir), story.space.release if story.space else None

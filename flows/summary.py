@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from flows.context import NightContext
-from tasks.config import GateConfig, PublishConfig
-from tasks.ingest.deliveries import find_known
-from tasks.registry.faults import is_served
-from tasks.registry.releases import find_alias
-from tasks.report.measured import list_train_metrics
-from tasks.report.tables import list_losses, list_notes
-from tasks.root import story as record
-from tasks.root.run import Run, is_locked
-from tasks.training.runs import find_run, is_whole, name_asked
-from trainer.system.files import digest_json
+from surf2vec.flows.context import NightContext
+from surf2vec.tasks.config import GateConfig, PublishConfig
+from surf2vec.tasks.ingest.deliveries import find_known
+from surf2vec.tasks.registry.faults import is_served
+from surf2vec.tasks.registry.releases import find_alias
+from surf2vec.tasks.report.measured import list_train_metrics
+from surf2vec.tasks.report.tables import list_losses, list_notes
+from surf2vec.tasks.root import story as record
+from surf2vec.tasks.root.run import Run, is_locked
+from surf2vec.tasks.training.runs import find_run, is_whole, name_asked
+from surf2vec.trainer.system.files import digest_json
 
 STEPS = (
     record.IngestStep, record.CorpusStep, record.TrialStep, record.TrainStep, record.ChooseStep, record.EvaluateStep,

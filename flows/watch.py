@@ -7,11 +7,11 @@ from typing import Annotated, Any
 from prefect import flow
 from pydantic import Field
 
-from flows.config import DEFAULT_CONFIG, PipelineConfig
-from flows.progress import CHAMPION_OLD, raise_alarm
-from tasks.registry.pull import find_version
-from tasks.root.identity import registry_uri
-from tasks.root.run import Root
+from surf2vec.flows.config import DEFAULT_CONFIG, PipelineConfig
+from surf2vec.flows.progress import CHAMPION_OLD, raise_alarm
+from surf2vec.tasks.registry.pull import find_version
+from surf2vec.tasks.root.identity import registry_uri
+from surf2vec.tasks.root.run import Root
 
 
 @flow(name="watch", validate_parameters=True, retries=3, retry_delay_seconds=60)

@@ -2,5 +2,5 @@
 
 from pathlib import Path
 
-CODE = Path(__file__).parents[1]
+CODE = Path(__file__).parents[2]
 POOL = "surf2vec"

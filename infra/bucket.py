@@ -1,4 +1,4 @@
-"""Makes the bucket of MLflow's artifacts unless it exists: `python -m infra.bucket`, with AWS_* and the endpoint set."""
+"""Makes the bucket of MLflow's artifacts unless it exists: `python -m surf2vec.infra.bucket`, with AWS_* and the endpoint set."""
 
 import os
 

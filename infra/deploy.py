@@ -1,4 +1,4 @@
-"""Installs the deployments, the automations and the alarms on a Prefect server: `python -m infra.deploy --root R --logs GLOB`.
+"""Installs deployments, automations and alarms on a Prefect server: `python -m surf2vec.infra.deploy --root R --logs GLOB`.
 
 Calling it again updates them. The server is that of PREFECT_API_URL. The webhook for alarms is $SURF2VEC_ALARM_URL; it is
 stored only in a block on the server, encrypted.
@@ -24,9 +24,9 @@ from prefect.client.schemas.objects import StateType
 from prefect.events.actions import CancelFlowRun, ChangeFlowRunState, SendNotification
 from prefect.events.schemas.automations import EventTrigger, Posture
 
-from flows.progress import CHAMPION_OLD, GATE_HELD, PUSH_FAILED
-from infra import CODE, POOL
-from trainer.errors import ConfigError, ResourceError, SurfError
+from surf2vec.flows.progress import CHAMPION_OLD, GATE_HELD, PUSH_FAILED
+from surf2vec.infra import CODE, POOL
+from surf2vec.trainer.errors import ConfigError, ResourceError, SurfError
 
 PREFECT_FILE = "infra/prefect.yaml"
 BLOCK = "surf2vec-alarms"
@@ -144,7 +144,7 @@ def deploy(root: Path, logs: str, cron: str, timezone: str) -> None:
 
 def main() -> int:
     """Deploy by the command's arguments. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m infra.deploy", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m surf2vec.infra.deploy", description=__doc__)
     parser.add_argument("--root", type=Path, required=True, help="the project root, on the worker's machine")
     parser.add_argument("--logs", required=True, help="glob of the log files there")
     parser.add_argument("--cron", default="30 2 * * *", help="when a night begins (30 2 * * *)")

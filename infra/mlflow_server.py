@@ -1,4 +1,4 @@
-"""An MLflow server with basic authentication: `python -m infra.mlflow_server --host H --port P`.
+"""An MLflow server with basic authentication: `python -m surf2vec.infra.mlflow_server --host H --port P`.
 
 MLflow reads the address of its users' database, including the password, only from a file. The file is written here from
 $SURF2VEC_MLFLOW_USERS, readable only by its owner, and removed when the server ends.
@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from infra.passwords import write_secret
+from surf2vec.infra.passwords import write_secret
 
 
 def main(arguments: list[str]) -> int:

@@ -9,8 +9,8 @@ import re
 import secrets
 from pathlib import Path
 
-from trainer.errors import ConfigError
-from trainer.system.files import read_json, replace_file
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.system.files import read_json, replace_file
 
 NAMES = ("postgres", "prefect", "mlflow", "mlflow_session", "s3_key", "s3_secret")
 LEAST_CHARACTERS = 12

@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainer.errors import ResourceError
+from surf2vec.trainer.errors import ResourceError
 
 START_SECONDS = 180.0
 STOP_SECONDS = 30.0

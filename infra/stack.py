@@ -1,4 +1,4 @@
-"""The stack on one machine, without containers: `python -m infra.stack FOLDER`, ended by Ctrl-C or SIGTERM.
+"""The stack on one machine, without containers: `python -m surf2vec.infra.stack FOLDER`, ended by Ctrl-C or SIGTERM.
 
 It runs PostgreSQL (Debian's binaries, a cluster of its own), a Prefect server and an MLflow server that store their data in it,
 both with basic authentication, and a worker that runs the deployments. Artifacts are in a folder or on S3. All state is in
@@ -18,13 +18,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from infra import CODE, POOL
-from infra.bucket import BUCKET
-from infra.orphans import end_orphans, marks
-from infra.passwords import open_passwords, write_secret
-from infra.services import Service, find_port, find_postgres, is_ready, make_cluster, make_databases, responds
-from trainer.errors import SurfError
-from trainer.system.files import read_json, write_json
+from surf2vec.infra import CODE, POOL
+from surf2vec.infra.bucket import BUCKET
+from surf2vec.infra.orphans import end_orphans, marks
+from surf2vec.infra.passwords import open_passwords, write_secret
+from surf2vec.infra.services import Service, find_port, find_postgres, is_ready, make_cluster, make_databases, responds
+from surf2vec.trainer.errors import SurfError
+from surf2vec.trainer.system.files import read_json, write_json
 
 DATABASES = ("prefect", "mlflow", "mlflow_auth")
 QUIET = {
@@ -109,7 +109,7 @@ class Stack:
     def make_bucket(self) -> None:
         """Make the bucket of MLflow's artifacts on our own S3 server."""
         subprocess.run(
-            [sys.executable, "-m", "infra.bucket"], env=os.environ | self.s3_environment, cwd=CODE, check=True
+            [sys.executable, "-m", "surf2vec.infra.bucket"], env=os.environ | self.s3_environment, cwd=CODE, check=True
         )
 
     def _start(
@@ -152,7 +152,7 @@ class Stack:
 
     def _start_mlflow(self) -> Service:
         port = self.ports["mlflow"]
-        argv = [sys.executable, "-m", "infra.mlflow_server", "--host", self.host, "--port", str(port)]
+        argv = [sys.executable, "-m", "surf2vec.infra.mlflow_server", "--host", self.host, "--port", str(port)]
         environment = {
             "MLFLOW_BACKEND_STORE_URI": self._database("mlflow"),
             "MLFLOW_ARTIFACTS_DESTINATION": self.artifacts,
@@ -189,7 +189,7 @@ class Stack:
 def main() -> int:
     """Start the stack, print its addresses, and wait for Ctrl-C or SIGTERM."""
     parser = argparse.ArgumentParser(
-        prog="python -m infra.stack", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m surf2vec.infra.stack", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("folder", type=Path, help="where all state is kept")
     parser.add_argument("--host", default="127.0.0.1", help="address that Prefect and MLflow listen on (127.0.0.1)")

@@ -8,8 +8,8 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from trainer.errors import ConfigError
-from trainer.system.units import parse_bytes
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.system.units import parse_bytes
 
 
 def _check_size(value: str) -> str:

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from tasks.export.export import read_export
-from tasks.export.path_inputs import open_path_sums
-from tasks.export.path_sums import PathSums, scale_of
+from surf2vec.tasks.export.export import read_export
+from surf2vec.tasks.export.trail_inputs import open_trail_sums
+from surf2vec.tasks.export.trail_sums import TrailSums, scale_of
 from tests.releases import read_items, read_users
 
 Floats = NDArray[np.float32]
@@ -24,13 +24,13 @@ BEAM = 30
 
 @dataclass(frozen=True)
 class Release:
-    """What anybody reads in a release. users float32[n, D]; items float32[V, D]; interest, path: the columns of each part."""
+    """What anybody reads in a release. users float32[n, D]; items float32[V, D]; interest, trail: the columns of each part."""
 
     names: list[str]
     users: Floats
     urls: list[str]
     items: Floats
-    sums: PathSums
+    sums: TrailSums
     interest: slice
 
     @classmethod
@@ -38,16 +38,16 @@ class Release:
         users, (urls, items) = read_users(folder), read_items(folder)
         parts = read_export(folder).get("parts")
         if parts is None:
-            raise SystemExit("so few events have no order, and the release no path to attack: draw more --users")
+            raise SystemExit("so few events have no order, and the release no trail to attack: draw more --users")
         interest = slice(*parts["interest"])
-        return cls(list(users), np.stack(list(users.values())), urls, items, open_path_sums(folder), interest)
+        return cls(list(users), np.stack(list(users.values())), urls, items, open_trail_sums(folder), interest)
 
     @property
-    def path(self) -> slice:
+    def trail(self) -> slice:
         return self.sums.columns
 
-    def sum_paths(self, pages: Sequence[Sequence[str]]) -> Floats:
-        """The paths of lists of pages, float32[n, D2]."""
+    def sum_trails(self, pages: Sequence[Sequence[str]]) -> Floats:
+        """The trails of lists of pages, float32[n, D2]."""
         return self.sums.sum_pages(self.sums.find_pages(pages))
 
     def find_items(self, pages: Sequence[str]) -> list[int]:
@@ -66,9 +66,9 @@ def estimate_interests(release: Release, pages: Sequence[Sequence[str]]) -> Floa
     return np.stack([items[release.find_items(one)].mean(axis=0) for one in pages])
 
 
-def score_by_nearest_path(release: Release, pages: Sequence[Sequence[str]]) -> Floats:
-    """Membership: how near the path of these pages is to that of some user of the release, float32[n]."""
-    there, here = release.users[:, release.path], release.sum_paths(pages)
+def score_by_nearest_trail(release: Release, pages: Sequence[Sequence[str]]) -> Floats:
+    """Membership: how near the trail of these pages is to that of some user of the release, float32[n]."""
+    there, here = release.users[:, release.trail], release.sum_trails(pages)
     distances = [np.min(np.linalg.norm(there - one, axis=1)) for one in here]
     return -np.array(distances, np.float32)
 
@@ -81,12 +81,12 @@ def score_by_nearest_interest(release: Release, pages: Sequence[Sequence[str]]) 
 
 def score_by_loss(release: Release, pages: Sequence[Sequence[str]]) -> Floats:
     """Membership: the mean log probability of each next page by the pages before it, float32[n]."""
-    items = release.items[:, release.path]
+    items = release.items[:, release.trail]
     scores = []
     for one in pages:
         rows = release.find_items(one)
         histories = [[release.urls[row] for row in rows[:end]] for end in range(1, len(rows))]
-        logits = release.sum_paths(histories) @ items.T
+        logits = release.sum_trails(histories) @ items.T
         top = logits.max(axis=1, keepdims=True)
         total = top[:, 0] + np.log(np.exp(logits - top).sum(axis=1))
         scores.append(float(np.mean(logits[np.arange(len(histories)), rows[1:]] - total)))
@@ -106,13 +106,13 @@ def _auc(members: Floats, others: Floats) -> float:
     return float(roc_auc_score(truth, np.concatenate([members, others])))
 
 
-def rebuild_pages(sums: PathSums, path: Floats) -> list[int]:
-    """The last pages of a user, nearest first, whose sum is nearest to the path float32[D2]: a beam search for each length."""
+def rebuild_pages(sums: TrailSums, trail: Floats) -> list[int]:
+    """The last pages of a user, nearest first, whose sum is nearest to the trail float32[D2]: a beam search for each length."""
     inputs, best, least = sums.inputs[:-1], list[int](), np.inf
     squares = np.einsum("vd,vd->v", inputs, inputs)
     for length in range(1, len(sums.lags) + 1):
         scale = scale_of(np.array([np.sum(sums.lags[:length] ** 2)], np.float32))[0]
-        target = (path / sums.weight - sums.bias) / scale
+        target = (trail / sums.weight - sums.bias) / scale
         beams: list[tuple[list[int], Floats]] = [([], target)]
         for lag in sums.lags[:length]:
             beams = extend_beams(beams, inputs, squares, lag)
@@ -157,7 +157,7 @@ def link_users(one: Release, other: Release) -> NDArray[np.intp]:
             one.items[:, one.interest],
             other.items[:, other.interest],
         ),
-        (one.users[:, one.path], other.users[:, other.path], one.sums.inputs[:-1], other.sums.inputs[:-1]),
+        (one.users[:, one.trail], other.users[:, other.trail], one.sums.inputs[:-1], other.sums.inputs[:-1]),
     ):
         turn = rotation(rows[mine], targets[theirs])
         similarity += unit(center(a @ turn)) @ unit(center(b)).T

@@ -7,17 +7,17 @@ from datetime import date, datetime
 
 import numpy as np
 
-from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus.build import build_corpus
-from tasks.corpus.cleaning import UNDATED
-from tasks.corpus.window import Base, CorpusRequest
-from tasks.root.run import Root
+from surf2vec.tasks.config import EvaluateConfig, IngestConfig
+from surf2vec.tasks.corpus.build import build_corpus
+from surf2vec.tasks.corpus.cleaning import UNDATED
+from surf2vec.tasks.corpus.window import Base, CorpusRequest
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.store.tokens import Corpus, held_out_keys, open_corpus
+from surf2vec.trainer.system.files import verify_file
 from tests.corpora import held_out_position, user_hash
 from tests.event_files import EPOCH, Event
 from tests.plain_cleaning import clean_plainly, read_vocabulary
 from tests.tasks.corpus.test_build import EVERYTHING, MEMORY_BYTES
-from trainer.store.tokens import Corpus, held_out_keys, open_corpus
-from trainer.system.files import verify_file
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trainer.store.tokens import Corpus, held_out_keys, open_corpus
-from trainer.system.files import describe_file, write_json
+from surf2vec.trainer.store.tokens import Corpus, held_out_keys, open_corpus
+from surf2vec.trainer.system.files import describe_file, write_json
 
 
 def user_hash(user_id: str) -> int:

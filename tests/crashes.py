@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from surf2vec.trainer.model.rows import Rows
+from surf2vec.trainer.store.generation import has_generation, open_generation
+from surf2vec.trainer.store.manifests import STORE_MANIFEST
+from surf2vec.trainer.system.files import read_json
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 from tests.faulty_trainer import SAYS_BEGIN, SAYS_END
 from tests.stores import count_differences, read_tables
-from trainer.model.rows import Rows
-from trainer.store.generation import has_generation, open_generation
-from trainer.store.manifests import STORE_MANIFEST
-from trainer.system.files import read_json
-from trainer.training.job import Job
-from trainer.training.loop import train
 
 ROOT = Path(__file__).parents[1]
 PATIENCE_SECONDS = 120

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import Any
 
-from trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.events import OnEvent, ignore_event
 
 
 @dataclass

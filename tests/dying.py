@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["tasks.upkeep.gc", "tasks.upkeep.repartition"])
+processes.set_forkserver_preload(["surf2vec.tasks.upkeep.gc", "surf2vec.tasks.upkeep.repartition"])
 NEVER = 10**9
 
 

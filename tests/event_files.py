@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.root.run import Root, open_root
+from surf2vec.tasks.root.run import Root, open_root
+from surf2vec.trainer.system.files import describe_file, write_json
 from tests.corpora import user_hash
-from trainer.system.files import describe_file, write_json
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SCHEMA = pa.schema(

@@ -1,4 +1,4 @@
-"""`python -m tests.faulty_trainer FAULT ARGUMENTS...`: `python -m trainer ARGUMENTS...` under a fault.
+"""`python -m tests.faulty_trainer FAULT ARGUMENTS...`: `python -m surf2vec.trainer ARGUMENTS...` under a fault.
 
 FAULT is one of
 
@@ -22,13 +22,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import trainer.__main__
-import trainer.store.writer
-import trainer.training.preparation
-from trainer.config import TrainConfig
-from trainer.kernels import pick_kernel
-from trainer.training.preparation import warm_up
-from trainer.training.slots import Slots
+import surf2vec.trainer.__main__
+import surf2vec.trainer.store.writer
+import surf2vec.trainer.training.preparation
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.kernels import pick_kernel
+from surf2vec.trainer.training.preparation import warm_up
+from surf2vec.trainer.training.slots import Slots
 
 SAYS_BEGIN, SAYS_END = "a commit begins", "a commit has ended"
 PROCESS_BYTES = 150 * 10**6
@@ -53,7 +53,9 @@ def die_at_step(number: int) -> None:
 
         return step
 
-    trainer.store.writer.write_image = dying(trainer.store.writer.write_image, lambda path, image: path)
+    surf2vec.trainer.store.writer.write_image = dying(
+        surf2vec.trainer.store.writer.write_image, lambda path, image: path
+    )
     Path.write_text = dying(Path.write_text, lambda path, text: path)  # type: ignore[method-assign]
     os.replace, os.fsync, Path.unlink = dying(os.replace), dying(os.fsync), dying(Path.unlink)  # type: ignore[method-assign]
 
@@ -67,7 +69,7 @@ def answer_steps() -> None:
         if pid == 0:
             die_at_step(int(line))
             with contextlib.redirect_stdout(sys.stderr):
-                code = trainer.__main__.main()
+                code = surf2vec.trainer.__main__.main()
             os._exit(code)
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 
@@ -97,23 +99,23 @@ def set_clock_back() -> None:
 
 
 def drop_privileges() -> None:
-    """Become `python -m trainer` without root's right to write where permissions forbid it."""
+    """Become `python -m surf2vec.trainer` without root's right to write where permissions forbid it."""
     libc = ctypes.CDLL(None, use_errno=True)
     for capability in (_CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH) if os.geteuid() == 0 else ():
         if libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0):
             raise OSError(ctypes.get_errno(), "cannot give up root's rights")
-    os.execv(sys.executable, [sys.executable, "-m", "trainer", *sys.argv[1:]])
+    os.execv(sys.executable, [sys.executable, "-m", "surf2vec.trainer", *sys.argv[1:]])
 
 
 def main() -> int:
     """Bring about the fault, and train."""
     fault = sys.argv.pop(1)
-    trainer.training.preparation.private_bytes = lambda: PROCESS_BYTES
+    surf2vec.trainer.training.preparation.private_bytes = lambda: PROCESS_BYTES
     if fault == "steps":
         answer_steps()
         return 0
     {"none": lambda: None, "told": tell_commits, "clock": set_clock_back, "unprivileged": drop_privileges}[fault]()
-    return trainer.__main__.main()
+    return surf2vec.trainer.__main__.main()
 
 
 if __name__ == "__main__":

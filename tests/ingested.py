@@ -7,12 +7,12 @@ from typing import Any
 
 import duckdb
 
-from sql.runner import fetch_rows
-from tasks.config import IngestConfig
-from tasks.ingest.ingest import ingest
-from tasks.root.run import Root
-from trainer.events import OnEvent, ignore_event
-from trainer.system.files import read_json
+from surf2vec.sql.runner import fetch_rows
+from surf2vec.tasks.config import IngestConfig
+from surf2vec.tasks.ingest.ingest import ingest
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.system.files import read_json
 
 MEMORY_BYTES = 500_000_000
 HEADER = "user_id,url,ts"

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tasks.stores.places import Side, Store, open_store
-from tasks.stores.push import push
+from surf2vec.tasks.stores.places import Side, Store, open_store
+from surf2vec.tasks.stores.push import push
 from tests.pushed import SECOND, write_release
 
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import psutil
 
-from tasks.config import PublishConfig
-from tasks.root.run import open_root
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.root.run import open_root
 from tests.power_loss import registry
 from tests.power_loss.commands import prepare_repartition, read_push, read_repartition
 from tests.power_loss.trial import describe_difference, in_process
@@ -134,7 +134,7 @@ COMMANDS = {
 
 
 def command_line(name: str, world: Path) -> list[str]:
-    return [sys.executable, "-m", "flows.cli", *COMMANDS[name].arguments(world)]
+    return [sys.executable, "-m", "surf2vec.flows.cli", *COMMANDS[name].arguments(world)]
 
 
 def environment(world: Path) -> dict[str, str]:

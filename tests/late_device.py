@@ -1,4 +1,4 @@
-"""A made-up device for trainer.training.device_engine: it does what it is asked as late as it may, its streams in any order."""
+"""A made-up device for trainer.training.device_engine: it acts as late as it may, its streams in any order."""
 
 import random
 from collections import deque

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tests.trainer.kernels import reference
-from trainer.draws import NEGATIVE, SUBSAMPLE, counter, draws, mix_array
-from trainer.kernels import Kernel
-from trainer.kernels.device import (
+from surf2vec.trainer.draws import NEGATIVE, SUBSAMPLE, counter, draws, mix_array
+from surf2vec.trainer.kernels import Kernel
+from surf2vec.trainer.kernels.device import (
     Accelerator,
     DevicePass,
     DeviceRows,
@@ -25,13 +24,14 @@ from trainer.kernels.device import (
     as_tensor,
     make_scratch,
 )
-from trainer.kernels.signature import Pass
-from trainer.model.objectives import MAX_SCORE, Sampling
-from trainer.model.rows import EPSILON, Items, Rows
+from surf2vec.trainer.kernels.signature import Pass
+from surf2vec.trainer.model.objectives import MAX_SCORE, Sampling
+from surf2vec.trainer.model.rows import EPSILON, Items, Rows
+from tests.trainer.kernels import reference
 
 if TYPE_CHECKING:  # these need pyarrow, and the agreement of the kernel does not
-    from trainer.store.generation import Generation
-    from trainer.store.tokens import Corpus
+    from surf2vec.trainer.store.generation import Generation
+    from surf2vec.trainer.store.tokens import Corpus
 
 
 def make_launch(width: int, seed: int | None = 0) -> Launch:
@@ -200,7 +200,7 @@ class Group:
 
 
 def counters(positions: np.ndarray, purpose: int, numbers: np.ndarray) -> np.ndarray:
-    """trainer.draws.counter of arrays."""
+    """surf2vec.trainer.draws.counter of arrays."""
     return np.uint64(counter(0, purpose, 0)) + (
         (positions.astype(np.uint64) << np.uint64(16)) + numbers.astype(np.uint64)
     )

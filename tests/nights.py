@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from tasks.config import PublishConfig
-from tasks.registry.promotion import find_champion, pin_release, release_pins
-from tasks.registry.publish import publish_release
-from tasks.root.run import Root, Run
-from tasks.root.story import RegisterStep
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.registry.promotion import find_champion, pin_release, release_pins
+from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.root.run import Root, Run
+from surf2vec.tasks.root.story import RegisterStep
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.model.rows import Items, Rows
+from surf2vec.trainer.store.generation import has_generation, open_generation
+from surf2vec.trainer.store.layout import image_of_items, image_of_rows
+from surf2vec.trainer.store.tokens import open_corpus
+from surf2vec.trainer.store.writer import Writer, lock_store
 from tests.releases import export_release, make_corpus, tell_story
-from trainer.config import TrainConfig
-from trainer.model.rows import Items, Rows
-from trainer.store.generation import has_generation, open_generation
-from trainer.store.layout import image_of_items, image_of_rows
-from trainer.store.tokens import open_corpus
-from trainer.store.writer import Writer, lock_store
 
 PUBLISH = PublishConfig(keep_releases=1)
 PASSED = {"passes": True, "verdict": "passed", "held_by": []}

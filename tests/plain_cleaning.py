@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from tasks.config import IngestConfig
+from surf2vec.tasks.config import IngestConfig
+from surf2vec.trainer.store.tokens import Corpus, held_out_keys
+from surf2vec.trainer.system.files import verify_file
 from tests.corpora import held_out_position, user_hash
 from tests.event_files import Event
-from trainer.store.tokens import Corpus, held_out_keys
-from trainer.system.files import verify_file
 
 
 def read_vocabulary(corpus: Corpus) -> list[dict[str, Any]]:

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.export.export import EXPORT_MANIFEST, read_export
-from tasks.export.vector_files import ITEM_ROW_GROUP_ROWS, encode_rows, write_rows
-from tasks.registry.tracking import Version
-from tasks.stores.places import KEYS, open_store
-from tasks.stores.push import Release, push
-from trainer.system.files import describe_file, write_manifest_json
+from surf2vec.tasks.export.export import EXPORT_MANIFEST, read_export
+from surf2vec.tasks.export.vector_files import ITEM_ROW_GROUP_ROWS, encode_rows, write_rows
+from surf2vec.tasks.registry.tracking import Version
+from surf2vec.tasks.stores.places import KEYS, open_store
+from surf2vec.tasks.stores.push import Release, push
+from surf2vec.trainer.system.files import describe_file, write_manifest_json
 
 USERS = {f"user-{number:03}": [number, 1.0, 0.25] for number in range(120)} | {"o'dd \"ünï\\, 名": [9.0, 8.0, 7.0]}
 ITEMS = {f"/page/{number}": [0.5, number, -1.0] for number in range(30)}

@@ -10,14 +10,16 @@ from typing import Any
 
 import typer
 
-from flows.cli import app
-from flows.config import REMOVED
-from flows.settings import Setting, list_sections
-from trainer.config import TrainConfig
+from surf2vec.flows.cli import app
+from surf2vec.flows.config import REMOVED
+from surf2vec.flows.settings import Setting, list_sections
+from surf2vec.trainer.config import TrainConfig
 
 DOCS = Path(__file__).parents[1] / "docs"
 NOTE = "<!-- Made by `python -m tests.reference_pages`. Do not edit. -->"
-ALONE = "`python -m trainer --config` takes these as well. In `surf2vec` they always have the default, or follow from others."
+ALONE = (
+    "`python -m surf2vec.trainer --config` takes these too. In `surf2vec` they have the default, or follow from others."
+)
 
 
 def settings_page() -> str:
@@ -27,7 +29,7 @@ def settings_page() -> str:
         "A setting comes from a TOML file (`--config night.toml`, one table for each section) or from the command line",
         "(`--set train.epochs=5`). An unknown setting is refused, and the nearest known ones are named. The form in",
         "Prefect's UI has the same settings, and `surf2vec settings` prints them, `--toml` as a file to start from.",
-        "`python -m trainer --help` prints those of `train`.",
+        "`python -m surf2vec.trainer --help` prints those of `train`.",
     ]  # fmt: skip
     sections = list_sections()
     for section in sections:
@@ -51,7 +53,7 @@ def settings_page() -> str:
 
 
 def _trainers_own(known: set[str]) -> list[str]:
-    """Rows of the settings that only `python -m trainer` takes."""
+    """Rows of the settings that only `python -m surf2vec.trainer` takes."""
     fields = [field for field in dataclasses.fields(TrainConfig) if f"train.{field.name}" not in known]
     return [f"| `{one.name}` | `{one.default}` | {_cell(one.metadata['description'])} |" for one in fields]
 

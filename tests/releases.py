@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.config import ExportConfig, PublishConfig
-from tasks.export.export import Export, export_vectors
-from tasks.registry.version_tags import GROUPS
-from tasks.root.run import Root
-from tasks.root.story import Story
+from surf2vec.tasks.config import ExportConfig, PublishConfig
+from surf2vec.tasks.export.export import Export, export_vectors
+from surf2vec.tasks.registry.version_tags import GROUPS
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.root.story import Story
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.store.generation import Generation
 from tests.corpora import write_corpus
-from trainer.config import TrainConfig
-from trainer.store.generation import Generation
 
 NUM_ITEMS = 40
 VECTOR_SIZE = 8

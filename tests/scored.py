@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.evaluation.scores import Piece, VectorScores
+from surf2vec.tasks.evaluation.scores import Piece, VectorScores
 
 ScoreRows = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 """Maps rows of asked users, int64[B], to the scores of all items, float32[B, V], the best highest."""

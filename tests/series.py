@@ -9,13 +9,13 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.config import ExportConfig, PublishConfig
-from tasks.export.export import Export, export_vectors
-from tasks.registry.publish import README, publish_release
-from tasks.root.run import Root
+from surf2vec.tasks.config import ExportConfig, PublishConfig
+from surf2vec.tasks.export.export import Export, export_vectors
+from surf2vec.tasks.registry.publish import README, publish_release
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.events import OnEvent, ignore_event
 from tests.corpora import describe_anew, user_hash, write_corpus
 from tests.releases import VECTOR_SIZE, FakeGeneration, tell_story
-from trainer.events import OnEvent, ignore_event
 
 
 @dataclass(frozen=True)

@@ -5,20 +5,20 @@ from typing import Any
 
 import numpy as np
 
-from tasks.config import IngestConfig, PublishConfig
-from tasks.export.export import EXPORT_MANIFEST
-from tasks.ingest.ingest import ingest
-from tasks.registry.publish import publish_release
-from tasks.registry.releases import current_release
-from tasks.root.run import Root, Run
-from tasks.root.story import ExportStep, IngestStep, RegisterStep, ReportStep
+from surf2vec.tasks.config import IngestConfig, PublishConfig
+from surf2vec.tasks.export.export import EXPORT_MANIFEST
+from surf2vec.tasks.ingest.ingest import ingest
+from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.registry.releases import current_release
+from surf2vec.tasks.root.run import Root, Run
+from surf2vec.tasks.root.story import ExportStep, IngestStep, RegisterStep, ReportStep
+from surf2vec.trainer.events import ignore_event
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.writer import lock_store, pin_generation
+from surf2vec.trainer.system.files import read_json
 from tests.ingested import write_log
 from tests.releases import export_release, read_users, tell_story
 from tests.trained import MEMORY_BYTES, prepare, train_root
-from trainer.events import ignore_event
-from trainer.store.generation import open_generation
-from trainer.store.writer import lock_store, pin_generation
-from trainer.system.files import read_json
 
 
 def make_served(

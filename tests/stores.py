@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import trainer.store.writer
-from trainer.model.rows import Items, Rows
-from trainer.store.generation import Generation, open_generation
-from trainer.store.images import Arrays, Image, read_image
-from trainer.store.layout import read_rows
-from trainer.store.manifests import STORE_MANIFEST
-from trainer.system.files import read_json
+import surf2vec.trainer.store.writer
+from surf2vec.trainer.model.rows import Items, Rows
+from surf2vec.trainer.store.generation import Generation, open_generation
+from surf2vec.trainer.store.images import Arrays, Image, read_image
+from surf2vec.trainer.store.layout import read_rows
+from surf2vec.trainer.store.manifests import STORE_MANIFEST
+from surf2vec.trainer.system.files import read_json
 
 
 def read_tables(store_dir: Path) -> list[Rows]:
@@ -23,7 +23,7 @@ def read_tables(store_dir: Path) -> list[Rows]:
     generation = open_generation(store_dir)
     users = generation.manifest["users"]
     items = read_item_table(generation)
-    path = [] if generation.path is None else [generation.path.outputs, generation.path.inputs, generation.path.lags]
+    path = [] if generation.path is None else [generation.trail.outputs, generation.trail.inputs, generation.trail.lags]
     return [*(read_rows(store_dir, users[key]) for key in sorted(users, key=int)), items.outputs, items.inputs, *path]
 
 
@@ -75,7 +75,7 @@ def assert_same_bits(one: Path, other: Path) -> None:
 
 def watch_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on no manifest of a store may count before all that this process wrote of it, and the names, were synced."""
-    write_image, fsync, replace = trainer.store.writer.write_image, os.fsync, os.replace
+    write_image, fsync, replace = surf2vec.trainer.store.writer.write_image, os.fsync, os.replace
     unsynced: set[tuple[int, int]] = set()
     unsynced_names: dict[tuple[int, int], tuple[int, int]] = {}
 
@@ -103,7 +103,7 @@ def watch_commits(monkeypatch: pytest.MonkeyPatch) -> None:
             assert not unsynced_names.keys() & set(files), f"{path} would name files whose names may be lost"
         replace(source, target, **named)
 
-    monkeypatch.setattr(trainer.store.writer, "write_image", watched_write)
+    monkeypatch.setattr(surf2vec.trainer.store.writer, "write_image", watched_write)
     monkeypatch.setattr(os, "fsync", watched_fsync)
     monkeypatch.setattr(os, "replace", watched_replace)
 

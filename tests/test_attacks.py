@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tasks.export.path_sums import PathSums
+from surf2vec.tasks.export.trail_sums import TrailSums
 from tests.attacks import (
     Release,
     auc,
@@ -13,7 +13,7 @@ from tests.attacks import (
     rebuild_pages,
     score_by_loss,
     score_by_nearest_interest,
-    score_by_nearest_path,
+    score_by_nearest_trail,
 )
 
 NUM_USERS, NUM_ITEMS, SIZE = 80, 60, 8
@@ -34,15 +34,15 @@ def release(histories: list[list[str]]) -> Release:
     inputs = np.concatenate([rng.normal(size=(NUM_ITEMS, SIZE)), np.zeros((1, SIZE))]).astype(np.float32)
     lags, bias = np.array([1, 0.6, 0.3], np.float32), np.full(SIZE, 0.1, np.float32)
     numbers = {url: row for row, url in enumerate(URLS)}
-    sums = PathSums(numbers, inputs, lags, bias, np.float32(0.5), slice(SIZE, 2 * SIZE))
+    sums = TrailSums(numbers, inputs, lags, bias, np.float32(0.5), slice(SIZE, 2 * SIZE))
     made = Release([], np.zeros((0, 2 * SIZE), np.float32), URLS, items, sums, slice(0, SIZE))
     interests = [items[made.find_items(one), :SIZE].mean(axis=0) for one in histories[:NUM_USERS]]
-    users = np.concatenate([np.stack(interests), made.sum_paths(histories[:NUM_USERS])], axis=1)
+    users = np.concatenate([np.stack(interests), made.sum_trails(histories[:NUM_USERS])], axis=1)
     names = [f"u{row}" for row in range(NUM_USERS)]
     return dataclasses.replace(made, names=names, users=users.astype(np.float32))
 
 
-def test_last_pages_are_rebuilt_from_a_path(release: Release, histories: list[list[str]]) -> None:
+def test_last_pages_are_rebuilt_from_a_trail(release: Release, histories: list[list[str]]) -> None:
     for vector, history in zip(release.users[:20], histories, strict=False):
         found = rebuild_pages(release.sums, vector[release.path])
         assert [URLS[row] for row in found] == history[::-1][:3]
@@ -50,11 +50,11 @@ def test_last_pages_are_rebuilt_from_a_path(release: Release, histories: list[li
 
 def test_members_are_nearer_than_others(release: Release, histories: list[list[str]]) -> None:
     members, others = histories[:NUM_USERS], histories[NUM_USERS:]
-    for score in (score_by_nearest_path, score_by_nearest_interest):
+    for score in (score_by_nearest_trail, score_by_nearest_interest):
         mid, low, high = auc(score(release, members), score(release, others))
         assert low <= mid <= high
         assert mid > 0.9
-    assert auc(score_by_nearest_path(release, others), score_by_nearest_path(release, others))[0] == 0.5
+    assert auc(score_by_nearest_trail(release, others), score_by_nearest_trail(release, others))[0] == 0.5
     assert np.all(score_by_loss(release, members) < 0)
 
 

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from flows.config import PipelineConfig, flat_schema
+from surf2vec.flows.config import PipelineConfig, flat_schema
 from tests.reference_pages import pages
 
 ROOT = Path(__file__).parents[1]

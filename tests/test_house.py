@@ -1,6 +1,6 @@
 """The limits of `make lint` on the size of the code can fail."""
 
-from tests.house import ROOT, SETTINGS, find_oversized
+from tests.code_limits import ROOT, SETTINGS, find_oversized
 
 
 def test_what_is_too_large_is_named() -> None:

@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 import surf2vec
-from tasks.config import PublishConfig
-from tasks.root.run import Root
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.root.run import Root
 from tests.flows.test_nightly import write_logs
 from tests.served import make_served
 

@@ -21,10 +21,11 @@ sys.meta_path.insert(0, NotInstalled)
 """
 ROOT = Path(__file__).parents[1]
 CODE = """
-import sys, surf2vec, infra.stack, infra.deploy, flows.demo
-from tasks.report.report import PAGES
-from sql.runner import connect
-assert all(module.__file__.startswith(sys.argv[1]) for module in (surf2vec, infra.stack, flows.demo)), surf2vec.__file__
+import sys, surf2vec, surf2vec.infra.stack, surf2vec.infra.deploy, surf2vec.flows.demo
+from surf2vec.tasks.report.report import PAGES
+from surf2vec.sql.runner import connect
+found = [module.__file__ for module in (surf2vec, surf2vec.infra.stack, surf2vec.flows.demo)]
+assert all(file.startswith(sys.argv[1]) for file in found), found
 assert PAGES.get_template("nights.html.j2")
 """
 
@@ -66,7 +67,7 @@ def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
         "PYTHONPATH": str(unpacked),
         "PYTHONSAFEPATH": "1",
     }
-    for command in (["-c", CODE, str(unpacked)], ["-m", "flows.cli", "settings", "train"]):
+    for command in (["-c", CODE, str(unpacked)], ["-m", "surf2vec.flows.cli", "settings", "train"]):
         done = subprocess.run(
             [sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
@@ -81,7 +82,7 @@ def test_a_night_needs_no_extra(tmp_path: Path) -> None:
     }  # fmt: skip
 
     def surf2vec(*arguments: str) -> str:
-        command = [sys.executable, "-m", "flows.cli", *arguments]
+        command = [sys.executable, "-m", "surf2vec.flows.cli", *arguments]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout

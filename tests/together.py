@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainer.workers.group import Workers
+from surf2vec.trainer.workers.group import Workers
 
 
 class Threads:

@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 
-from trainer.store.manifests import STORE_MANIFEST, read_manifest
-from trainer.training.job import Job
+from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest
+from surf2vec.trainer.training.job import Job
 
 ROOT = Path(__file__).parents[1]
 PATIENCE_SECONDS = 120
@@ -37,7 +37,7 @@ def _start(job: Job, options: list[str], host_memory: str, **environment: str) -
     settings = job.store_dir.with_name(f"{job.store_dir.name}.json")
     settings.write_text(json.dumps(dataclasses.asdict(job.config)))
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", *options, "-m", "trainer"),
+        *(sys.executable, "-m", "torch.distributed.run", *options, "-m", "surf2vec.trainer"),
         *("--corpus", str(job.corpus_dir), "--store", str(job.store_dir), "--config", str(settings)),
         *("--host-memory", host_memory, "--resume"),
     ]

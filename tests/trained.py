@@ -3,19 +3,19 @@
 from pathlib import Path
 from typing import Any
 
-from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus.build import build_corpus
-from tasks.corpus.window import CorpusRequest
-from tasks.ingest.ingest import ingest
-from tasks.root.run import Root, open_root
+from surf2vec.tasks.config import EvaluateConfig, IngestConfig
+from surf2vec.tasks.corpus.build import build_corpus
+from surf2vec.tasks.corpus.window import CorpusRequest
+from surf2vec.tasks.ingest.ingest import ingest
+from surf2vec.tasks.root.run import Root, open_root
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.events import ignore_event
+from surf2vec.trainer.store.generation import Generation, open_generation
+from surf2vec.trainer.store.layout import read_rows
+from surf2vec.trainer.store.tokens import open_corpus, whole_window
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 from tests.flows.test_nightly import write_logs
-from trainer.config import TrainConfig
-from trainer.events import ignore_event
-from trainer.store.generation import Generation, open_generation
-from trainer.store.layout import read_rows
-from trainer.store.tokens import open_corpus, whole_window
-from trainer.training.job import Job
-from trainer.training.loop import train
 
 MEMORY_BYTES = 4 * 10**9
 SETTINGS: dict[str, Any] = {"vector_size": 4, "epochs": 2, "negative": 2, "threads": 1}

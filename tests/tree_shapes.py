@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.model.trees import Tree, level_starts, rows_of
+from surf2vec.trainer.model.trees import Tree, level_starts, rows_of
 
 
 def path_lengths(tree: Tree) -> NDArray[np.int32]:

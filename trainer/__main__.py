@@ -1,7 +1,8 @@
-"""The trainer by itself: `python -m trainer --corpus DIR --store DIR --config FILE`, on any machine with torch and numba.
+"""The trainer by itself: `python -m surf2vec.trainer --corpus DIR --store DIR --config FILE`, with torch and numba alone.
 
 Prints one JSON object to standard output: the training's part of the run's story. Prints progress to standard error. For
-several workers: `torchrun --nproc-per-node N -m trainer ...`, on one or more machines; the first worker prints. A flow passes
+several workers: `torchrun --nproc-per-node N -m surf2vec.trainer ...`, on one or more machines; the first worker
+prints. A flow passes
 `--job FILE` to its workers in place of corpus, store and settings, and reads their events from `--events FILE`.
 """
 
@@ -15,14 +16,14 @@ import tomllib
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trainer.config import TrainConfig, config_from_dict
-from trainer.errors import ConfigError, SurfError
-from trainer.events import OnEvent, ignore_event
-from trainer.system.signals import end_with_parent, heed_signals
-from trainer.system.units import parse_bytes
-from trainer.training.job import Job, read_job
-from trainer.training.loop import StoppedError, train
-from trainer.workers.event_file import RESULT, EventFile
+from surf2vec.trainer.config import TrainConfig, config_from_dict
+from surf2vec.trainer.errors import ConfigError, SurfError
+from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.system.signals import end_with_parent, heed_signals
+from surf2vec.trainer.system.units import parse_bytes
+from surf2vec.trainer.training.job import Job, read_job
+from surf2vec.trainer.training.loop import StoppedError, train
+from surf2vec.trainer.workers.event_file import RESULT, EventFile
 
 GOES_ON = "the same command with --resume goes on from the last commit"
 
@@ -34,7 +35,7 @@ def make_parser() -> argparse.ArgumentParser:
         for field in dataclasses.fields(TrainConfig)
     )
     parser = argparse.ArgumentParser(
-        prog="python -m trainer", description="Train user and item vectors from a corpus.",
+        prog="python -m surf2vec.trainer", description="Train user and item vectors from a corpus.",
         epilog=f"settings, in --config (JSON, or TOML with an optional table [train]):\n{settings}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
@@ -103,7 +104,7 @@ def make_job(arguments: argparse.Namespace, rank: int, num_workers: int) -> Job:
 
 
 def main() -> int:
-    """Train; returns the exit code (see trainer.errors)."""
+    """Train; returns the exit code (see surf2vec.trainer.errors)."""
     heed_signals()
     arguments = make_parser().parse_args()
     rank, num_workers = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

@@ -1,7 +1,7 @@
 """The settings of a training: frozen dataclasses, checked when they are made.
 
 Names and meanings are gensim's where the concept is the same. A field's title, description and bounds are used in the help of
-`python -m trainer`, in the form in Prefect's UI and in the check below.
+`python -m surf2vec.trainer`, in the form in Prefect's UI and in the check below.
 """
 
 import dataclasses
@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from trainer.draws import DRAW_BITS
-from trainer.errors import ConfigError
+from surf2vec.trainer.draws import DRAW_BITS
+from surf2vec.trainer.errors import ConfigError
 
 MAX_DRAWS = 2**DRAW_BITS
-PATH_BIASES = 2  # the last numbers of the path's vectors: how popular items are, backward and forward
-MIN_PATH_SIZE = 2 + PATH_BIASES
+TRAIL_BIASES = 2  # the last numbers of the trail's vectors: how popular items are, backward and forward
+MIN_TRAIL_SIZE = 2 + TRAIL_BIASES
 BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "ge": ("at least", operator.ge), "gt": ("above", operator.gt), "le": ("at most", operator.le), "lt": ("below", operator.lt),
 }  # fmt: skip
@@ -56,9 +56,9 @@ class TrainSettings:
         "Vectors rank by probability / count ** this (sampled softmax): 0 by probability alone, more: rarer items first.",
         ge=0, le=1,
     )  # fmt: skip
-    path_weight: float | None = setting(
-        None, "Path's weight", "Weight of the path, where a user is now; the interest, what a user is about, has the rest. 0: no "
-        "path; 1: nothing else, and nothing is trained for users. By default the log chooses it.", ge=0, le=1,
+    trail_weight: float | None = setting(
+        None, "Trail's weight", "Weight of the trail, where a user is now; the interest, what a user is about, has the rest. "
+        "0: no trail; 1: nothing else, and nothing is trained for users. By default the log chooses it.", ge=0, le=1,
     )  # fmt: skip
     alpha: float = setting(0.2, "Learning rate", "Learning rate at the first token; falls linearly.", gt=0, le=10)
     l2: float = setting(
@@ -69,7 +69,7 @@ class TrainSettings:
     )
     recency: float | None = setting(
         None, "Recency", "A token this many before a user's newest counts half for the user's interest; 0: all count the same, "
-        "as they do without an order. By default 3, and 0 beside a path, which has the newest.", ge=0, le=1e6,
+        "as they do without an order. By default 3, and 0 beside a trail, which has the newest.", ge=0, le=1e6,
     )  # fmt: skip
     sample: float = setting(
         1e-2, "Subsampling", "Items above this share of all tokens are thinned out at random; 0 keeps all.", ge=0, le=1
@@ -89,29 +89,30 @@ class TrainSettings:
 
 @dataclass(frozen=True)
 class TrainConfig(TrainSettings):
-    """All settings. Those beyond TrainSettings are constant in `surf2vec`; Python code and `python -m trainer` can set them.
+    """All settings. Those beyond TrainSettings are constant in `surf2vec`; Python code and `python -m surf2vec.trainer`
+    can set them.
     Raises ConfigError when a value is out of bounds, or when two values cannot be combined.
     """
 
-    path_window: int = setting(5, "Path's window", "Pages before the newest that the path sums up.", ge=1, le=100)
-    path_negative: int = setting(
-        64, "Path's negatives", "Items drawn against a tile of the path's targets.", ge=1, le=1000
+    trail_window: int = setting(5, "Trail's window", "Pages before the newest that the trail sums up.", ge=1, le=100)
+    trail_negative: int = setting(
+        64, "Trail's negatives", "Items drawn against a tile of the trail's targets.", ge=1, le=1000
     )
-    path_every: int = setting(
-        2, "Path's turn", "Epochs from one training of a target of the path to the next.", ge=1, le=100
+    trail_every: int = setting(
+        2, "Trail's turn", "Epochs from one training of a target of the trail to the next.", ge=1, le=100
     )
-    path_l2: float = setting(
-        0.1, "Path's L2", "Pull of an item's vectors towards zero at each use, divided by the root of a tenth of its count.",
+    trail_l2: float = setting(
+        0.1, "Trail's L2", "Pull of an item's vectors towards zero at each use, divided by the root of a tenth of its count.",
         ge=0, le=10,
     )  # fmt: skip
-    path_discount: float = setting(0.2, "Path's discount", "As discount, for the path.", ge=0, le=1)
-    path_backward: float = setting(
+    trail_discount: float = setting(0.2, "Trail's discount", "As discount, for the trail.", ge=0, le=1)
+    trail_backward: float = setting(
         0.5, "Backward share", "Share of targets that are predicted from the pages after them; falls to 0.", ge=0, le=1
     )  # fmt: skip
-    parts: Literal["both", "interest", "path"] = setting(
+    parts: Literal["both", "interest", "trail"] = setting(
         "both",
         "Parts",
-        "Parts of a vector; path_weight 0 leaves only the interest, 1 only the path, as does a log without order.",
+        "Parts of a vector; trail_weight 0 leaves only the interest, 1 only the trail, as does a log without order.",
     )
     dbow_words: Literal[0, 1] = setting(
         0, "Train words", "1: PV-DBOW and skip-gram of the items in turn; slower by about the window."
@@ -161,17 +162,17 @@ class TrainConfig(TrainSettings):
         check_combination(self)
 
     @property
-    def path_size(self) -> int:
-        """Dimensions of the path: half of all if there are both parts, in full cache lines where that is possible."""
+    def trail_size(self) -> int:
+        """Dimensions of the trail: half of all if there are both parts, in full cache lines where that is possible."""
         if self.parts == "both":
             half = self.vector_size // 2
-            return (half // 16 * 16 or half) if half >= MIN_PATH_SIZE else 0
-        return self.vector_size if self.parts == "path" else 0
+            return (half // 16 * 16 or half) if half >= MIN_TRAIL_SIZE else 0
+        return self.vector_size if self.parts == "trail" else 0
 
     @property
     def interest_size(self) -> int:
         """Dimensions of the interest, which is trained for each user."""
-        return self.vector_size - self.path_size
+        return self.vector_size - self.trail_size
 
     @property
     def num_free(self) -> int:
@@ -181,7 +182,7 @@ class TrainConfig(TrainSettings):
     @property
     def used_recency(self) -> float:
         """The recency of a log with an order."""
-        usual = 0.0 if self.path_size else 3.0
+        usual = 0.0 if self.trail_size else 3.0
         return usual if self.recency is None else self.recency
 
     @property
@@ -213,10 +214,10 @@ def check_combination(config: TrainConfig) -> None:
             f"train.vector_size is 1, and train.bias {config.bias:g} takes that coordinate of every user: "
             "raise vector_size, or set train.bias to 0"
         )
-    if config.parts == "path" and config.path_size < MIN_PATH_SIZE:
+    if config.parts == "trail" and config.trail_size < MIN_TRAIL_SIZE:
         raise ConfigError(
-            f"train.vector_size is {config.vector_size}, and a path needs at least {MIN_PATH_SIZE}: raise it, or set "
-            "train.path_weight to 0"
+            f"train.vector_size is {config.vector_size}, and a trail needs at least {MIN_TRAIL_SIZE}: raise it, or set "
+            "train.trail_weight to 0"
         )
     if config.items_from and config.hs:
         raise ConfigError(
@@ -266,20 +267,20 @@ def final_alpha(alpha: float) -> float:
     return float(f"{alpha / 10:.6g}")
 
 
-def parts_of(path_weight: float | None) -> str:
+def parts_of(trail_weight: float | None) -> str:
     """Return the parts of a vector: both, or the one that has all the weight."""
-    return "interest" if path_weight == 0 else "path" if path_weight == 1 else "both"
+    return "interest" if trail_weight == 0 else "trail" if trail_weight == 1 else "both"
 
 
 def complete(settings: TrainSettings) -> TrainConfig:
     """Return all settings: these, and the constants of TrainConfig."""
     if isinstance(settings, TrainConfig):
         return settings
-    parts = parts_of(settings.path_weight)
+    parts = parts_of(settings.trail_weight)
     return TrainConfig(**vars(settings), parts=parts, min_alpha=final_alpha(settings.alpha))  # type: ignore[arg-type]
 
 
-REMOVED = {"share_negatives": "set tile_users, 1 for private negatives", "path_alpha": "set alpha"}
+REMOVED = {"share_negatives": "set tile_users, 1 for private negatives", "trail_alpha": "set alpha"}
 """Removed settings, and what took their place."""
 
 
@@ -293,5 +294,5 @@ def config_from_dict(values: dict[str, Any]) -> TrainConfig:
             raise ConfigError(f"train.{key} is no setting; there are: {', '.join(known)}")
     alpha = values.get("alpha")
     derived: dict[str, Any] = {"min_alpha": final_alpha(alpha)} if isinstance(alpha, int | float) else {}
-    derived["parts"] = parts_of(values.get("path_weight"))
+    derived["parts"] = parts_of(values.get("trail_weight"))
     return TrainConfig(**(derived | values))

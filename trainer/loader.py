@@ -1,6 +1,6 @@
 """Batches of large tables without per-sample Python: in place of `DataLoader(TensorDataset(*tables), ...)`.
 
-    from trainer.loader import FastLoader
+    from surf2vec.trainer.loader import FastLoader
 
     features, labels = np.load("features.npy", mmap_mode="c"), np.load("labels.npy")
     loader = FastLoader(features, labels, batch_size=4096, shuffle=True, seed=1, device="cuda")
@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainer.draws import epoch_key
-from trainer.errors import ConfigError
+from surf2vec.trainer.draws import epoch_key
+from surf2vec.trainer.errors import ConfigError
 
 Rows: TypeAlias = "slice | NDArray[Any]"
 """Consecutive rows, or row numbers."""

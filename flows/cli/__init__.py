@@ -17,11 +17,11 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.cli import nights, roots, stores, users  # noqa: F401 (importing them registers their commands)
-from flows.cli.options import app, err
-from tasks.root.wording import shown
-from trainer.errors import SurfError
-from trainer.system.signals import heed_signals, is_stopping
+from surf2vec.flows.cli import nights, roots, stores, users  # noqa: F401 (importing them registers their commands)
+from surf2vec.flows.cli.options import app, err
+from surf2vec.tasks.root.wording import shown
+from surf2vec.trainer.errors import SurfError
+from surf2vec.trainer.system.signals import heed_signals, is_stopping
 
 INTERRUPTED = 130  # what Typer makes of KeyboardInterrupt
 STOPPED = ("stopped", "stopped by a signal: the same command goes on with what had not ended", 1)

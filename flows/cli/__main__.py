@@ -1,5 +1,5 @@
-"""`python -m flows.cli`: the command where it is not installed."""
+"""`python -m surf2vec.flows.cli`: the command where it is not installed."""
 
-from flows.cli import main
+from surf2vec.flows.cli import main
 
 main()

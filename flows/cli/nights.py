@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli.options import HOST_MEMORY, MEMORY, Call, Logs, Since, Until, command
-from flows.cli.show import show_nights, show_plan, show_run, show_settings, show_tuned
-from trainer.errors import HeldBackError
+from surf2vec.flows.cli.options import HOST_MEMORY, MEMORY, Call, Logs, Since, Until, command
+from surf2vec.flows.cli.show import show_nights, show_plan, show_run, show_settings, show_tuned
+from surf2vec.trainer.errors import HeldBackError
 
 if TYPE_CHECKING:
-    from tasks.tuning.study import Search
+    from surf2vec.tasks.tuning.study import Search
 
 
 def check_nights(call: Call, logs: list[str]) -> None:
     """Check the registry and the logs. Raises ConfigError or InputError."""
-    from tasks.root.identity import registry_uri
-    from tasks.root.run import Root
+    from surf2vec.tasks.root.identity import registry_uri
+    from surf2vec.tasks.root.run import Root
 
     call.check_logs(logs)
     registry_uri(Root(call.path), call.config.publish)
@@ -32,9 +32,9 @@ def find_finished(
     call: Call, logs: list[str], since: date | None, until: date | None, *, full: bool
 ) -> dict[str, Any] | None:  # fmt: skip
     """Return the result of a night that is complete already; None if there may be something to do."""
-    from flows.context import NightContext
-    from flows.summary import announce_run, find_finished, summarize_finished
-    from tasks.root.run import Root
+    from surf2vec.flows.context import NightContext
+    from surf2vec.flows.summary import announce_run, find_finished, summarize_finished
+    from surf2vec.tasks.root.run import Root
 
     night = NightContext(Root(call.path), since, until, call.config, full)
     if not night.root.sources.exists() or not (run := find_finished(night, logs)):
@@ -47,9 +47,9 @@ def foresee_night(
     call: Call, logs: list[str], since: date | None, until: date | None, *, full: bool
 ) -> dict[str, Any]:  # fmt: skip
     """Return what a night would do. Like the night it checks the registry and the logs first."""
-    from flows.context import NightContext
-    from flows.dry_run import dry_run
-    from tasks.root.run import Root
+    from surf2vec.flows.context import NightContext
+    from surf2vec.flows.dry_run import dry_run
+    from surf2vec.tasks.root.run import Root
 
     check_nights(call, logs)
     return dry_run(NightContext(Root(call.path), since, until, call.config, full), logs, call.on_event)
@@ -85,10 +85,10 @@ def run(
         return finished
     check_nights(call, logs or [])
     if has_server:
-        from flows.nightly import nightly
+        from surf2vec.flows.nightly import nightly
 
         return nightly(call.path, logs or [], *days, call.config, full)
-    from flows.night import make_night
+    from surf2vec.flows.night import make_night
 
     return make_night(call.path, logs or [], *days, call.config, full)
 
@@ -99,11 +99,11 @@ def backfill(call: Call, logs: Logs = None, since: Since = None, until: Until = 
     check_nights(call, logs or [])
     days = since and since.date(), until and until.date()
     if os.environ.get("PREFECT_API_URL"):
-        from flows.backfill import backfill
+        from surf2vec.flows.backfill import backfill
 
         return backfill(call.path, logs or [], *days, call.config)
-    from flows.night import make_night
-    from flows.past_nights import make_past_nights
+    from surf2vec.flows.night import make_night
+    from surf2vec.flows.past_nights import make_past_nights
 
     return make_past_nights(make_night, call.path, logs or [], *days, call.config)
 
@@ -111,7 +111,7 @@ def backfill(call: Call, logs: Logs = None, since: Since = None, until: Until = 
 @command("surf2vec nights --root my-root", show_nights)
 def nights(call: Call) -> dict[str, Any]:
     """All nights of a root: quality, users, seconds, and what was held and why. Writes their page, runs/index.html."""
-    from tasks.queries.nights import write_nights_page
+    from surf2vec.tasks.queries.nights import write_nights_page
 
     return {"nights": write_nights_page(call.root, call.config.publish), "report": str(call.root.nights_page)}
 
@@ -126,7 +126,7 @@ def settings(
     json_schema: Annotated[bool, typer.Option("--json-schema", help="Print the JSON schema of --config.")] = False,
 ) -> dict[str, Any]:
     """Every setting with its default, bounds and meaning."""
-    from flows.settings import as_toml, list_sections, schema
+    from surf2vec.flows.settings import as_toml, list_sections, schema
 
     if json_schema:
         return {"lines": json.dumps(schema(), indent=2, ensure_ascii=False).splitlines()}
@@ -144,8 +144,8 @@ def plan(
     workers: Annotated[int | None, typer.Option(min=1, help="Workers in all; by default those of one machine.")] = None,
 ) -> dict[str, Any]:
     """What a training of this size would take: memory, chunks, item blocks, disk, seconds, and why. Trains nothing."""
-    from tasks.ingest.ingest import choose_partitions
-    from tasks.training.forecast import Volume, plan_size
+    from surf2vec.tasks.ingest.ingest import choose_partitions
+    from surf2vec.tasks.training.forecast import Volume, plan_size
 
     volume = Volume(users, items, tokens, call.config.store.partitions or choose_partitions(users))
     return plan_size(call.path, volume, call.config.train, call.config.resources, workers)
@@ -166,9 +166,9 @@ def tune(
     seconds: Annotated[float | None, typer.Option(min=0, help="No further trial begins after so many seconds.")] = None,
 ) -> dict[str, Any]:
     """Search the settings that matter on a sample, and write the best as a configuration. The same command again goes on."""
-    from tasks.root.run import Root, current_generation
-    from tasks.training.trials import read_present
-    from tasks.tuning.study import Search
+    from surf2vec.tasks.root.run import Root, current_generation
+    from surf2vec.tasks.training.trials import read_present
+    from surf2vec.tasks.tuning.study import Search
 
     config, program = call.config, shlex.join(["surf2vec", *sys.argv[1:]])
     present = current_generation(Root(call.path))
@@ -184,12 +184,12 @@ def search_settings(call: Call, logs: list[str], search: "Search") -> dict[str, 
     """Search settings on a sample of the corpus that a night would make of `logs`, or without logs on the root's newest corpus.
     An existing corpus is not made again. Returns the result of `tune`.
     """
-    from tasks.corpus.build import build_corpus
-    from tasks.corpus.folder import newest_corpus
-    from tasks.corpus.window import CorpusRequest
-    from tasks.ingest.ingest import ingest
-    from tasks.root.run import lock_root, open_root
-    from tasks.tuning.tune import tune
+    from surf2vec.tasks.corpus.build import build_corpus
+    from surf2vec.tasks.corpus.folder import newest_corpus
+    from surf2vec.tasks.corpus.window import CorpusRequest
+    from surf2vec.tasks.ingest.ingest import ingest
+    from surf2vec.tasks.root.run import lock_root, open_root
+    from surf2vec.tasks.tuning.tune import tune
 
     if not logs:
         return tune(call.root, newest_corpus(call.root), search, call.on_event)

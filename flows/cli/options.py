@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 
-from tasks.root.wording import shown, shown_values
-from trainer.errors import InputError
-from trainer.events import OnEvent
+from surf2vec.tasks.root.wording import shown, shown_values
+from surf2vec.trainer.errors import InputError
+from surf2vec.trainer.events import OnEvent
 
 if TYPE_CHECKING:
-    from flows.config import PipelineConfig
-    from tasks.root.run import Root
+    from surf2vec.flows.config import PipelineConfig
+    from surf2vec.tasks.root.run import Root
 
 Function = TypeVar("Function", bound=Callable[..., dict[str, Any]])
 
@@ -88,7 +88,7 @@ class Call:
     @property
     def root(self) -> "Root":
         """The root. Raises InputError if the folder is not a root."""
-        from tasks.root.run import Root
+        from surf2vec.tasks.root.run import Root
 
         if not (self.path / "sources.json").exists():
             raise InputError(f"{self.path} is no surf2vec root: name one with --root, or make one with `surf2vec run`")
@@ -102,8 +102,8 @@ class Call:
         """Raise InputError for logs with credentials in their names, before Prefect stores them as parameters, and for local
         logs that are missing or have an unreadable format.
         """
-        from tasks.ingest.formats import check_shapes
-        from tasks.ingest.remote_logs import refuse_credentials
+        from surf2vec.tasks.ingest.formats import check_shapes
+        from surf2vec.tasks.ingest.remote_logs import refuse_credentials
 
         refuse_credentials(*logs)
         check_shapes(logs, self.config.ingest)
@@ -130,7 +130,7 @@ def command(
             parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default))
 
         def run(**values: Any) -> None:
-            from flows.config import load_config
+            from surf2vec.flows.config import load_config
 
             short = {key: values.get(name) for name, key in _SETTINGS.items()}
             config = load_config(values.get("config"), values.get("settings") or [], short)

@@ -8,9 +8,9 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from flows.cli.options import HOST_MEMORY, ROOT, Call, Out, TrackingUri, command
-from flows.cli.show import show_findings, show_rejects, show_removed, show_values
-from trainer.errors import ConfigError, InputError
+from surf2vec.flows.cli.options import HOST_MEMORY, ROOT, Call, Out, TrackingUri, command
+from surf2vec.flows.cli.show import show_findings, show_rejects, show_removed, show_values
+from surf2vec.trainer.errors import ConfigError, InputError
 
 RELEASE = "Which release: models:/NAME@champion or models:/NAME/VERSION."
 
@@ -24,7 +24,7 @@ def promote(
     ] = None,
 ) -> dict[str, Any]:
     """Let a version serve: it becomes the champion. One that the gate held needs --override with a reason, which is kept."""
-    from tasks.registry.promotion import promote
+    from surf2vec.tasks.registry.promotion import promote
 
     if override is not None and not override.strip():
         raise ConfigError('--override is empty: say why, as in --override "the shop was closed yesterday"')
@@ -37,7 +37,7 @@ def rollback(
     version: Annotated[int | None, typer.Argument(min=1, help="The version; by default the champion before.")] = None,
 ) -> dict[str, Any]:
     """Let the champion before serve again, at once, also while a night runs. The same call again changes nothing."""
-    from tasks.registry.promotion import rollback
+    from surf2vec.tasks.registry.promotion import rollback
 
     return rollback(call.root, call.config.publish, version, call.on_event)
 
@@ -54,11 +54,11 @@ def pull(
     tracking_uri: TrackingUri = None,
 ) -> dict[str, Any]:
     """Vectors out of the registry, in the export's layout. With --since only what changed. Killed, it goes on."""
-    from tasks.registry.pull import pull
-    from tasks.registry.pull_since import pull_since
-    from tasks.root.identity import registry_uri
-    from tasks.root.run import Root
-    from tasks.users.tombstones import read_tombstones
+    from surf2vec.tasks.registry.pull import pull
+    from surf2vec.tasks.registry.pull_since import pull_since
+    from surf2vec.tasks.root.identity import registry_uri
+    from surf2vec.tasks.root.run import Root
+    from surf2vec.tasks.users.tombstones import read_tombstones
 
     root, on_event = Root(call.path), call.on_event
     place, forgotten = tracking_uri or registry_uri(root, call.config.publish), read_tombstones(root)
@@ -75,8 +75,8 @@ def word2vec(
     text: Annotated[bool, typer.Option("--text", help="Write text; by default binary.")] = False,
 ) -> dict[str, Any]:
     """The vectors of the release that serves as a word2vec-format file, for gensim's KeyedVectors and others."""
-    from tasks.queries.word2vec import export_word2vec
-    from tasks.registry.releases import current_release
+    from surf2vec.tasks.queries.word2vec import export_word2vec
+    from surf2vec.tasks.registry.releases import current_release
 
     release = current_release(call.root, call.config.publish)
     return export_word2vec(call.root.export(release), out, which, not text, call.on_event)
@@ -87,10 +87,10 @@ def restore(
     call: Call, uri: Annotated[str, typer.Option("--from", help=RELEASE)], tracking_uri: TrackingUri = None
 ) -> dict[str, Any]:
     """Make a root that was lost out of a release, so that the next night goes on from it."""
-    from tasks.root.identity import registry_uri
-    from tasks.root.run import lock_root, open_root
-    from tasks.upkeep.restore import restore
-    from trainer.store.writer import lock_store
+    from surf2vec.tasks.root.identity import registry_uri
+    from surf2vec.tasks.root.run import lock_root, open_root
+    from surf2vec.tasks.upkeep.restore import restore
+    from surf2vec.trainer.store.writer import lock_store
 
     root = open_root(call.path)
     place = tracking_uri or registry_uri(root, call.config.publish)
@@ -106,8 +106,8 @@ def repartition(
     ] = None,
 ) -> dict[str, Any]:
     """Split or join the micro-partitions of a root that grew. Vectors stay as they are; so do releases."""
-    from tasks.root.run import lock_root
-    from tasks.upkeep.repartition import repartition
+    from surf2vec.tasks.root.run import lock_root
+    from surf2vec.tasks.upkeep.repartition import repartition
 
     root, config = call.root, call.config
     with lock_root(root, "repartition", call.log):
@@ -121,10 +121,10 @@ def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
 ) -> dict[str, Any]:
     """Remove what nothing refers to any more: old releases, corpora and vectors, and what killed calls left."""
-    from tasks.registry.promotion import lock_aliases
-    from tasks.root.run import lock_root
-    from tasks.upkeep.gc import collect_garbage
-    from trainer.store.writer import lock_store
+    from surf2vec.tasks.registry.promotion import lock_aliases
+    from surf2vec.tasks.root.run import lock_root
+    from surf2vec.tasks.upkeep.gc import collect_garbage
+    from surf2vec.trainer.store.writer import lock_store
 
     root = call.root
     with (
@@ -138,7 +138,7 @@ def gc(
 @command("surf2vec doctor --root my-root", show_findings, ROOT, lambda result: int(result["damage"] > 0))
 def doctor(call: Call) -> dict[str, Any]:
     """Check a root: checksums, counts, orphaned files. Exit 1 when something is damaged."""
-    from tasks.upkeep.doctor import examine
+    from surf2vec.tasks.upkeep.doctor import examine
 
     findings = examine(call.root)
     return {
@@ -153,8 +153,8 @@ def rejects(
     call: Call, most: Annotated[int, typer.Option(min=0, help="Lines shown of each source.")] = 20
 ) -> dict[str, Any]:
     """Print which lines of the logs could not be used, and why: source, line number, reason, counts; never what is in them."""
-    from tasks.ingest.rejects import list_rejects
-    from tasks.root.run import Root
+    from surf2vec.tasks.ingest.rejects import list_rejects
+    from surf2vec.tasks.root.run import Root
 
     return list_rejects(Root(call.path), most)
 
@@ -170,7 +170,7 @@ def sample_logs(
     file_format: Annotated[str, typer.Option("--format", help="csv, jsonl, parquet or combined.")] = "csv",
 ) -> dict[str, Any]:
     """Write realistic browsing logs to try things on."""
-    from tasks.sample.logs import Format, write_sample_logs
+    from surf2vec.tasks.sample.logs import Format, write_sample_logs
 
     if file_format not in get_args(Format):
         raise InputError(f"--format {file_format!r} is none of {', '.join(get_args(Format))}")

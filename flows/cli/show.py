@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tasks.root.wording import amount, count, duration, share
-from trainer.system.units import size
+from surf2vec.tasks.root.wording import amount, count, duration, share
+from surf2vec.trainer.system.units import size
 
 console = Console(markup=False, emoji=False, highlight=False)
 PLAIN: dict[str, Any] = {"box": None, "pad_edge": False}
@@ -80,8 +80,10 @@ def show_dry_run(result: dict[str, Any]) -> None:
 
 def show_gate(gate: dict[str, Any]) -> None:
     """Print the gate's rules and its verdict."""
-    from tasks.report.tables import describe_gate  # takes a quarter of a second, which every command would wait for
-    from tasks.root.story import GateStep
+    from surf2vec.tasks.report.tables import (
+        describe_gate,
+    )  # takes a quarter of a second, which every command would wait for
+    from surf2vec.tasks.root.story import GateStep
 
     rows = ([row[name] for name in ("rule", "tonight", "limit", "verdict")] for row in gate["table"])
     title = describe_gate(GateStep.model_validate(gate))
@@ -99,7 +101,7 @@ def show_funnel(funnel: list[dict[str, Any]], notes: list[str]) -> None:
 
 def show_nights(result: dict[str, Any]) -> None:
     """Print one row per night, then the days without a night and the reason."""
-    from tasks.report.nights import sum_seconds  # its charts take a second to import
+    from surf2vec.tasks.report.nights import sum_seconds  # its charts take a second to import
 
     rows, skipped = [], []
     for night in result["nights"]:
@@ -193,7 +195,7 @@ def show_explained(result: dict[str, Any]) -> None:
         name = f"release {release['release']}, version {release['version']} {' '.join(release['aliases'])}".rstrip()
         print(f"{name}: norm {release['norm']:.4f}, space {release['space_id']}")
         if release["pages"]:
-            print("  its path, the last pages with their weights, newest first:")
+            print("  its trail, the last pages with their weights, newest first:")
         for page in release["pages"]:
             print(f"{page['weight']:>8.3f}  {page['url']}")
     for step in result["movement"]:

@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.cli.options import Call, TrackingUri, command
-from flows.cli.show import show_values
+from surf2vec.flows.cli.options import Call, TrackingUri, command
+from surf2vec.flows.cli.show import show_values
 
 
 @command("surf2vec push postgresql://me@db.example/shop --root my-root", show_values)
@@ -22,13 +22,13 @@ def push(
     tracking_uri: TrackingUri = None,
 ) -> dict[str, Any]:
     """Vectors into the store that serves: only what differs, checked, then one switch for readers. Killed, it goes on."""
-    from tasks.stores.places import open_store
+    from surf2vec.tasks.stores.places import open_store
 
     with open_store(store) as opened:  # before the slow imports: a wrong URL is told at once
-        from tasks.root.identity import registry_uri
-        from tasks.root.run import Root
-        from tasks.stores.push import open_release, push, roll_back
-        from tasks.users.tombstones import read_tombstones
+        from surf2vec.tasks.root.identity import registry_uri
+        from surf2vec.tasks.root.run import Root
+        from surf2vec.tasks.stores.push import open_release, push, roll_back
+        from surf2vec.tasks.users.tombstones import read_tombstones
 
         if rollback:
             return roll_back(opened, call.on_event)

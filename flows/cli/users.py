@@ -7,16 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.cli.options import HOST_MEMORY, Call, NewLogs, User, command, err
-from flows.cli.show import show_explained, show_forgotten, show_similar, show_values
-from tasks.root.wording import shown
-from trainer.errors import LeftElsewhereError
+from surf2vec.flows.cli.options import HOST_MEMORY, Call, NewLogs, User, command, err
+from surf2vec.flows.cli.show import show_explained, show_forgotten, show_similar, show_values
+from surf2vec.tasks.root.wording import shown
+from surf2vec.trainer.errors import LeftElsewhereError
 
 
 def find_name(call: Call, user_id: str) -> str:
     """Returns the name of a user in the root: the id, or its pseudonym."""
-    from tasks.ingest.user_key import read_user_key
-    from tasks.users.pseudonyms import pseudonym
+    from surf2vec.tasks.ingest.user_key import read_user_key
+    from surf2vec.tasks.users.pseudonyms import pseudonym
 
     key = read_user_key(call.root, call.config.ingest)
     return pseudonym(user_id, key) if key else user_id
@@ -29,8 +29,8 @@ def similar(
     k: Annotated[int, typer.Option("-k", min=1, max=1000, help="How many.")] = 10,
 ) -> dict[str, Any]:
     """Nearest users, and the items that rank first for this user."""
-    from tasks.queries.similar import similar_users
-    from tasks.registry.releases import current_release
+    from surf2vec.tasks.queries.similar import similar_users
+    from surf2vec.tasks.registry.releases import current_release
 
     name = find_name(call, user_id)
     return similar_users(call.root, call.root.export(current_release(call.root, call.config.publish)), name, k)
@@ -39,7 +39,7 @@ def similar(
 @command("surf2vec explain USER_ID --root my-root", show_explained)
 def explain(call: Call, user_id: User) -> dict[str, Any]:
     """What is known of one user: events, items, releases with the weights of the last pages, movement. Nothing of it is kept."""
-    from tasks.queries.explain import explain_user
+    from surf2vec.tasks.queries.explain import explain_user
 
     return {"user_id": user_id} | explain_user(call.root, call.config.publish, find_name(call, user_id))
 
@@ -52,9 +52,9 @@ def infer(
 ) -> dict[str, Any]:
     """Vectors for users that the model has not seen, by the release that serves. The root's events stay as they are."""
     call.check_logs(logs)
-    from flows.ray_cluster import open_fan_out
-    from tasks.queries.infer import Inference, infer
-    from tasks.registry.releases import current_release
+    from surf2vec.flows.ray_cluster import open_fan_out
+    from surf2vec.tasks.queries.infer import Inference, infer
+    from surf2vec.tasks.registry.releases import current_release
 
     config = call.config
     root = replace(call, path=call.path.resolve()).root if config.resources.ray_address else call.root
@@ -65,7 +65,7 @@ def infer(
 
 def report_remaining(result: dict[str, Any]) -> int:
     """Print which copies that others registered still have any of the users. Returns the exit code."""
-    from tasks.forgetting.forget import describe_elsewhere
+    from surf2vec.tasks.forgetting.forget import describe_elsewhere
 
     if left := describe_elsewhere(result["elsewhere"]):
         err.print(shown(left))
@@ -81,12 +81,12 @@ def forget(
     ] = None,
 ) -> dict[str, Any]:
     """Take users out of every place that can name them, publish a release without them, and prove it. For good."""
-    from tasks.forgetting.forget import forget
-    from tasks.ingest.user_key import read_user_key
-    from tasks.root.run import FORGET, lock_root
-    from tasks.users.ids_files import read_ids
-    from tasks.users.pseudonyms import pseudonym
-    from trainer.store.writer import lock_store
+    from surf2vec.tasks.forgetting.forget import forget
+    from surf2vec.tasks.ingest.user_key import read_user_key
+    from surf2vec.tasks.root.run import FORGET, lock_root
+    from surf2vec.tasks.users.ids_files import read_ids
+    from surf2vec.tasks.users.pseudonyms import pseudonym
+    from surf2vec.trainer.store.writer import lock_store
 
     root, user_ids = call.root, None
     if ids_file is not None:

@@ -20,10 +20,17 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from sql.runner import connect, create_table, fetch_rows
-from tasks.corpus.clean_pass import CorpusPart, clean_part, count_partitions, duckdb_bytes, group_file, write_item_ix
-from tasks.corpus.cleaning import MAX_CHOOSING, UNDATED, count_choosing, find_key_max
-from tasks.corpus.folder import (
+from surf2vec.sql.runner import connect, create_table, fetch_rows
+from surf2vec.tasks.corpus.clean_pass import (
+    CorpusPart,
+    clean_part,
+    count_partitions,
+    duckdb_bytes,
+    group_file,
+    write_item_ix,
+)
+from surf2vec.tasks.corpus.cleaning import MAX_CHOOSING, UNDATED, count_choosing, find_key_max
+from surf2vec.tasks.corpus.folder import (
     BASE_KEYS,
     CORPUS_MANIFEST,
     BaseCorpus,
@@ -32,9 +39,9 @@ from tasks.corpus.folder import (
     write_changed,
     write_vocabulary,
 )
-from tasks.corpus.order import has_order
-from tasks.corpus.token_pass import Written, write_part
-from tasks.corpus.window import (
+from surf2vec.tasks.corpus.order import has_order
+from surf2vec.tasks.corpus.token_pass import Written, write_part
+from surf2vec.tasks.corpus.window import (
     FORMAT_VERSION,
     Base,
     CorpusRequest,
@@ -43,14 +50,14 @@ from tasks.corpus.window import (
     find_obstacle,
     name_corpus,
 )
-from tasks.root.failures import explain_failures
-from tasks.root.run import Root
-from tasks.root.wording import several
-from trainer.errors import InputError
-from trainer.events import OnEvent, ignore_event
-from trainer.store.tokens import CHANGED, VOCABULARY, Corpus, held_out_keys, open_corpus, partition_name
-from trainer.system.fan_out import HERE, FanOut
-from trainer.system.files import read_json
+from surf2vec.tasks.root.failures import explain_failures
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.root.wording import several
+from surf2vec.trainer.errors import InputError
+from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.store.tokens import CHANGED, VOCABULARY, Corpus, held_out_keys, open_corpus, partition_name
+from surf2vec.trainer.system.fan_out import HERE, FanOut
+from surf2vec.trainer.system.files import read_json
 
 _EPOCH = date(1970, 1, 1)
 _STORY_KEYS = (

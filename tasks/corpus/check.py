@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainer.store.tokens import Corpus, gather_spans
+from surf2vec.trainer.store.tokens import Corpus, gather_spans
 
 
 def find_misfits(corpus: Corpus, changed: Corpus | None = None) -> Iterator[str]:

@@ -20,17 +20,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from sql.runner import connect, fetch_rows, stream_rows
-from tasks.config import IngestConfig
-from tasks.corpus.cleaning import UNDATED, count_items, drop_bots, drop_repeats, find_last_days
-from tasks.corpus.folder import BaseCorpus
-from tasks.corpus.window import Window
-from tasks.events.numbering import number_strings, sort_by
-from tasks.root.memory import spare_bytes
-from tasks.users.placement import place_users
-from trainer.errors import DamageError
-from trainer.events import OnEvent
-from trainer.system.fan_out import FanOut, cut, deliver_files
+from surf2vec.sql.runner import connect, fetch_rows, stream_rows
+from surf2vec.tasks.config import IngestConfig
+from surf2vec.tasks.corpus.cleaning import UNDATED, count_items, drop_bots, drop_repeats, find_last_days
+from surf2vec.tasks.corpus.folder import BaseCorpus
+from surf2vec.tasks.corpus.window import Window
+from surf2vec.tasks.events.numbering import number_strings, sort_by
+from surf2vec.tasks.root.memory import spare_bytes
+from surf2vec.tasks.users.placement import place_users
+from surf2vec.trainer.errors import DamageError
+from surf2vec.trainer.events import OnEvent
+from surf2vec.trainer.system.fan_out import FanOut, cut, deliver_files
 
 DUCKDB_SHARE = 40  # per cent of the spare memory
 # Spare memory per event of a group: some 70 bytes for its numbers, some 80 in sample logs for its text until that is

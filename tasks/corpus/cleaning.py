@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from trainer.store.tokens import gather_spans
+from surf2vec.trainer.store.tokens import gather_spans
 
 UNDATED = int(np.iinfo(np.int32).min)
 MAX_CHOOSING, CHOOSING_SHARE = 5000, 10

@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.events.events_files import write_row_groups
-from tasks.root.run import Root, open_scratch_folder
-from trainer.errors import DamageError, InputError
-from trainer.store.tokens import CHANGED, COUNTS, VOCABULARY, Corpus, partition_name
-from trainer.system.files import TEMPORARY_SUFFIX, describe_file, sync_files, sync_folder, write_manifest_json
+from surf2vec.tasks.events.events_files import write_row_groups
+from surf2vec.tasks.root.run import Root, open_scratch_folder
+from surf2vec.trainer.errors import DamageError, InputError
+from surf2vec.trainer.store.tokens import CHANGED, COUNTS, VOCABULARY, Corpus, partition_name
+from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, describe_file, sync_files, sync_folder, write_manifest_json
 
 if TYPE_CHECKING:  # Polars takes a fifth of a second, which `surf2vec similar` would wait for
-    from tasks.corpus.cleaning import Tokens
+    from surf2vec.tasks.corpus.cleaning import Tokens
 
 CORPUS_MANIFEST = "manifest.json"
 BASE_KEYS = ("num_changed", "num_new_users", "num_left", "num_new_items")  # of the manifest of a corpus with a base
@@ -47,7 +47,7 @@ class BaseCorpus:
         """Return a micro-partition's users, as USERS_SCHEMA, and tokens. Raises DamageError when a file was altered."""
         for kind in ("users.parquet", "offsets.npy", "tokens.npy"):
             self.verify(f"{partition_name(partition)}.{kind}")
-        from tasks.corpus.cleaning import Tokens
+        from surf2vec.tasks.corpus.cleaning import Tokens
 
         histories = self.corpus.read(partition)
         return self.corpus.read_users(partition), Tokens(histories.offsets, histories.tokens)

@@ -8,7 +8,7 @@ should then be known as often as its pair with a page drawn from those before.
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.store.tokens import Corpus, Histories
+from surf2vec.trainer.store.tokens import Corpus, Histories
 
 MAX_USERS = 20_000
 LIMIT = 3.0

@@ -15,15 +15,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.corpus.cleaning import to_offsets
-from tasks.corpus.folder import BASE_KEYS, write_partition
-from trainer.errors import DamageError
-from trainer.model.rows import Rows, join_rows
-from trainer.store.generation import Generation
-from trainer.store.layout import image_of_rows, read_rows
-from trainer.store.tokens import COUNTS, VOCABULARY, Corpus, gather_spans, partition_name
-from trainer.store.writer import Writer
-from trainer.system.files import sync_file
+from surf2vec.tasks.corpus.cleaning import to_offsets
+from surf2vec.tasks.corpus.folder import BASE_KEYS, write_partition
+from surf2vec.trainer.errors import DamageError
+from surf2vec.trainer.model.rows import Rows, join_rows
+from surf2vec.trainer.store.generation import Generation
+from surf2vec.trainer.store.layout import image_of_rows, read_rows
+from surf2vec.trainer.store.tokens import COUNTS, VOCABULARY, Corpus, gather_spans, partition_name
+from surf2vec.trainer.store.writer import Writer
+from surf2vec.trainer.system.files import sync_file
 
 BYTES_A_USER = 200  # at the peak: ids and hashes twice, rows and offsets
 BYTES_A_TOKEN = 40  # at the peak: tokens twice, and the places they come from

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from tasks.corpus.cleaning import Tokens, find_held_out, find_key_max
-from tasks.corpus.folder import CORPUS_MANIFEST, write_partition
-from tasks.corpus.regroup import Part, join_parts
-from trainer.store.tokens import VOCABULARY, Corpus, gather_spans, held_out_keys, open_corpus
-from trainer.system.files import write_json
+from surf2vec.tasks.corpus.cleaning import Tokens, find_held_out, find_key_max
+from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST, write_partition
+from surf2vec.tasks.corpus.regroup import Part, join_parts
+from surf2vec.trainer.store.tokens import VOCABULARY, Corpus, gather_spans, held_out_keys, open_corpus
+from surf2vec.trainer.system.files import write_json
 
 PARTITION_USERS = 50_000
 

@@ -20,12 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.corpus.clean_pass import CorpusPart, group_file
-from tasks.corpus.cleaning import UNDATED, Tokens, find_held_out, keep_in_vocabulary, keep_newest, to_offsets
-from tasks.corpus.folder import USERS_SCHEMA, write_partition
-from trainer.events import OnEvent
-from trainer.store.tokens import CHANGED
-from trainer.system.fan_out import deliver_files
+from surf2vec.tasks.corpus.clean_pass import CorpusPart, group_file
+from surf2vec.tasks.corpus.cleaning import UNDATED, Tokens, find_held_out, keep_in_vocabulary, keep_newest, to_offsets
+from surf2vec.tasks.corpus.folder import USERS_SCHEMA, write_partition
+from surf2vec.trainer.events import OnEvent
+from surf2vec.trainer.store.tokens import CHANGED
+from surf2vec.trainer.system.fan_out import deliver_files
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from typing import Any
 
 import duckdb
 
-from tasks.config import EvaluateConfig, IngestConfig
-from tasks.ingest.sources import events_files, read_catalog
-from tasks.root.run import Root
-from tasks.users.tombstones import FORGOTTEN
-from trainer.errors import DamageError, InputError
-from trainer.system.files import digest_json, read_json, verify_all
+from surf2vec.tasks.config import EvaluateConfig, IngestConfig
+from surf2vec.tasks.ingest.sources import events_files, read_catalog
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.users.tombstones import FORGOTTEN
+from surf2vec.trainer.errors import DamageError, InputError
+from surf2vec.trainer.system.files import digest_json, read_json, verify_all
 
 FORMAT_VERSION = 2
 _UNDATED = "undated"

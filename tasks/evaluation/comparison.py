@@ -22,23 +22,31 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.corpus.cleaning import Tokens, keep_in_vocabulary
-from tasks.corpus.folder import CORPUS_MANIFEST
-from tasks.corpus.token_pass import find_changed, find_known
-from tasks.evaluation.evaluate import Answer, Question, UserReader, check_memory, evaluate, join_sides, rank_held_out
-from tasks.evaluation.probes import probe_release
-from tasks.evaluation.scores import Scores, VectorScores, score_of
-from tasks.export.export import EXPORT_MANIFEST, path_of, read_part_of
-from tasks.export.served_export import decode_vectors
-from tasks.export.vector_files import ITEM_ROW_GROUP_ROWS
-from tasks.root.run import Root
-from trainer.events import OnEvent, ignore_event
-from trainer.store.generation import Generation, open_generation
-from trainer.store.tokens import Corpus, Histories, open_corpus
-from trainer.store.writer import find_pinned
-from trainer.system.files import read_json, replace_file
-from trainer.training.infer import FrozenItems, freeze_items, infer_parts, take_histories
-from trainer.training.vectors import BothParts, join_parts
+from surf2vec.tasks.corpus.cleaning import Tokens, keep_in_vocabulary
+from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST
+from surf2vec.tasks.corpus.token_pass import find_changed, find_known
+from surf2vec.tasks.evaluation.evaluate import (
+    Answer,
+    Question,
+    UserReader,
+    check_memory,
+    evaluate,
+    join_sides,
+    rank_held_out,
+)
+from surf2vec.tasks.evaluation.probes import probe_release
+from surf2vec.tasks.evaluation.scores import Scores, VectorScores, score_of
+from surf2vec.tasks.export.export import EXPORT_MANIFEST, path_of, read_part_of
+from surf2vec.tasks.export.served_export import decode_vectors
+from surf2vec.tasks.export.vector_files import ITEM_ROW_GROUP_ROWS
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.store.generation import Generation, open_generation
+from surf2vec.trainer.store.tokens import Corpus, Histories, open_corpus
+from surf2vec.trainer.store.writer import find_pinned
+from surf2vec.trainer.system.files import read_json, replace_file
+from surf2vec.trainer.training.infer import FrozenItems, freeze_items, infer_parts, take_histories
+from surf2vec.trainer.training.vectors import BothParts, join_parts
 
 Pair = tuple[Question, ...]
 """The questions about the same users, for the challenger and for the champion."""

@@ -14,20 +14,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.evaluation.scores import BATCH_SCORES, MIN_BATCH_USERS, Piece, Scores, score_of
-from tasks.export.export import EXPORT_MANIFEST, path_of
-from tasks.export.reduction import project, read_projection
-from tasks.export.served_export import decode_vectors
-from tasks.export.vector_files import encode_vectors
-from trainer.errors import ResourceError
-from trainer.events import OnEvent, ignore_event
-from trainer.store.generation import Generation
-from trainer.store.tokens import Corpus, Histories, gather_spans
-from trainer.system.files import read_json
-from trainer.system.memory import private_bytes
-from trainer.system.units import size
-from trainer.training.infer import FrozenItems, freeze_items, infer_parts, take_histories
-from trainer.training.vectors import BothParts, join_parts
+from surf2vec.tasks.evaluation.scores import BATCH_SCORES, MIN_BATCH_USERS, Piece, Scores, score_of
+from surf2vec.tasks.export.export import EXPORT_MANIFEST, path_of
+from surf2vec.tasks.export.reduction import project, read_projection
+from surf2vec.tasks.export.served_export import decode_vectors
+from surf2vec.tasks.export.vector_files import encode_vectors
+from surf2vec.trainer.errors import ResourceError
+from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.store.generation import Generation
+from surf2vec.trainer.store.tokens import Corpus, Histories, gather_spans
+from surf2vec.trainer.system.files import read_json
+from surf2vec.trainer.system.memory import private_bytes
+from surf2vec.trainer.system.units import size
+from surf2vec.trainer.training.infer import FrozenItems, freeze_items, infer_parts, take_histories
+from surf2vec.trainer.training.vectors import BothParts, join_parts
 
 TOP = 20
 LEAST_GAIN = 2.0  # the gain for which a setting is chosen, in standard errors

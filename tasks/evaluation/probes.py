@@ -20,12 +20,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.corpus.cleaning import Tokens
-from tasks.corpus.window import select_window
-from tasks.evaluation.evaluate import UserReader
-from tasks.root.run import Root
-from trainer.store.tokens import Corpus, gather_spans
-from trainer.system.files import verify_all
+from surf2vec.tasks.corpus.cleaning import Tokens
+from surf2vec.tasks.corpus.window import select_window
+from surf2vec.tasks.evaluation.evaluate import UserReader
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.store.tokens import Corpus, gather_spans
+from surf2vec.trainer.system.files import verify_all
 
 QUESTIONS = ("returns", "page", "heavy")
 SAMPLE_USERS, TOP_PAGES = 1_000, 10

@@ -11,11 +11,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.model.trees import log_probabilities
-from trainer.plan.sizes import training_sizes
-from trainer.store.generation import Generation
-from trainer.training.item_blocks import ItemBlocks
-from trainer.training.vectors import read_item_vectors
+from surf2vec.trainer.model.trees import log_probabilities
+from surf2vec.trainer.plan.sizes import training_sizes
+from surf2vec.trainer.store.generation import Generation
+from surf2vec.trainer.training.item_blocks import ItemBlocks
+from surf2vec.trainer.training.vectors import read_item_vectors
 
 PIECE_BYTES = 64 * 10**6  # item vectors of a piece
 GRAIN_ITEMS = 8192  # the size of a piece is a multiple: a projection multiplies so many rows at once

@@ -19,10 +19,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.export.served_export import token_of
-from tasks.export.vector_files import ITEM_ROW_GROUP_ROWS, USER_ROW_GROUP_ROWS, write_rows
-from trainer.errors import DamageError
-from trainer.system.files import describe_file, digest_file, read_json, replace_file, verify_once
+from surf2vec.tasks.export.served_export import token_of
+from surf2vec.tasks.export.vector_files import ITEM_ROW_GROUP_ROWS, USER_ROW_GROUP_ROWS, write_rows
+from surf2vec.trainer.errors import DamageError
+from surf2vec.trainer.system.files import describe_file, digest_file, read_json, replace_file, verify_once
 
 CHANGES = "changes"
 KEYS = {"users": "user_id", "items": "url"}
@@ -85,18 +85,18 @@ def write_difference(
         names = f"{kind[:-1]}_files"
         for name in sorted({*old[names], *new[names]}):
             path = f"{kind[:-1]}_vectors/{name}"
-            old_path, new_path = (
+            old_trail, new_trail = (
                 verify_once(at / path, manifest[names][name], "pull the release again")
                 if name in manifest[names]
                 else None
                 for at, manifest in ((old_dir, old), (new_dir, new))
             )
-            before, now = read_keys(old_path, key), read_keys(new_path, key)
+            before, now = read_keys(old_trail, key), read_keys(new_trail, key)
             removed[kind].append(before.filter(~before.is_in(now.implode())))
-            pairs = zip_longest(_read_rows(old_path, kind), _read_rows(new_path, kind))
+            pairs = zip_longest(_read_rows(old_trail, kind), _read_rows(new_trail, kind))
             changed = (_find_changed(*pair) for pair in pairs if pair[1] is not None)
             files |= write_changed(folder, path, changed, token_of(new))
-            done_bytes += new_path.stat().st_size if new_path else 0
+            done_bytes += new_trail.stat().st_size if new_trail else 0
             changed_bytes = sum(about["bytes"] for about in files.values())
             if max_share and changed_bytes > max_share * max(done_bytes, min(total_bytes, SURE_BYTES)):
                 return None

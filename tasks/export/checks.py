@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from tasks.export.vector_files import BYTES_A_NUMBER, ITEM_BATCH_ROWS
-from trainer.errors import DamageError, ResourceError, TrainingError
-from trainer.store.generation import Generation
-from trainer.system.memory import private_bytes
-from trainer.system.units import size
+from surf2vec.tasks.export.vector_files import BYTES_A_NUMBER, ITEM_BATCH_ROWS
+from surf2vec.trainer.errors import DamageError, ResourceError, TrainingError
+from surf2vec.trainer.store.generation import Generation
+from surf2vec.trainer.system.memory import private_bytes
+from surf2vec.trainer.system.units import size
 
 
 def check_fit(corpus: dict[str, Any], generation: Generation, corpus_dir: Path) -> None:
@@ -42,7 +42,7 @@ def check_rows(what: str, vectors: np.ndarray, rows: int, vector_size: int) -> N
 def estimate_bytes(num_users: int, num_items: int, vector_size: int, dtype: str, num_tables: int) -> int:
     """Return about how large an export is, without its index. Names are estimated at 40 bytes a user, 80 an item.
 
-    num_tables: of items: their vectors, and the input vectors of the path.
+    num_tables: of items: their vectors, and the input vectors of the trail.
     """
     user_bytes = int(BYTES_A_NUMBER[dtype] * vector_size) + 40
     return num_users * user_bytes + num_items * num_tables * (4 * vector_size + 80)

@@ -2,7 +2,7 @@
 
     export/<release>/user_vectors/part-00012.parquet   one for each micro-partition with users, sorted by user_id
                      item_vectors/part-00000.parquet   by item_ix, float32; missing if a tree was trained
-                     path_inputs.parquet               only with a path: url and input vector, in the order of the items
+                     trail_inputs.parquet               only with a trail: url and input vector, in the order of the items
                      projection.npy                    only with export.pca_dim: users and items were multiplied by it
                      index/users.faiss                 unit user vectors; row order: partitions in order, rows in order
                      changes/                          the differences from the release before, if they are comparable
@@ -25,13 +25,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.config import ExportConfig
-from tasks.export.checks import check_disk, check_fit, check_memory, check_rows
-from tasks.export.form import FORMAT_VERSION, check_manifest, list_files
-from tasks.export.index import BATCH_ROWS, IndexPlan, build_index, plan_index, unit_rows
-from tasks.export.reduction import PROJECTION_FILE, SecondMoment, project, read_projection, write_projection
-from tasks.export.served_export import find_other, token_of
-from tasks.export.vector_files import (
+from surf2vec.tasks.config import ExportConfig
+from surf2vec.tasks.export.checks import check_disk, check_fit, check_memory, check_rows
+from surf2vec.tasks.export.form import FORMAT_VERSION, check_manifest, list_files
+from surf2vec.tasks.export.index import BATCH_ROWS, IndexPlan, build_index, plan_index, unit_rows
+from surf2vec.tasks.export.reduction import PROJECTION_FILE, SecondMoment, project, read_projection, write_projection
+from surf2vec.tasks.export.served_export import find_other, token_of
+from surf2vec.tasks.export.vector_files import (
     ITEM_BATCH_ROWS,
     ITEM_ROW_GROUP_ROWS,
     USER_ROW_GROUP_ROWS,
@@ -42,12 +42,12 @@ from tasks.export.vector_files import (
     read_vectors,
     write_rows,
 )
-from trainer.errors import ConfigError, DamageError, InputError, ResourceError
-from trainer.events import OnEvent, ignore_event
-from trainer.store.generation import Generation
-from trainer.store.tokens import Corpus
-from trainer.system.fan_out import HERE, FanOut, cut
-from trainer.system.files import (
+from surf2vec.trainer.errors import ConfigError, DamageError, InputError, ResourceError
+from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.store.generation import Generation
+from surf2vec.trainer.store.tokens import Corpus
+from surf2vec.trainer.system.fan_out import HERE, FanOut, cut
+from surf2vec.trainer.system.files import (
     describe_file,
     make_folder,
     read_json,
@@ -57,11 +57,11 @@ from trainer.system.files import (
     verify_once,
     write_manifest_json,
 )
-from trainer.training.vectors import BothParts, bias_columns, columns_of, path_inputs_of, read_item_vectors
+from surf2vec.trainer.training.vectors import BothParts, bias_columns, columns_of, read_item_vectors, trail_inputs_of
 
 EXPORT_MANIFEST = "manifest.json"
 INDEX_FILE = "index/users.faiss"
-PATH_FILE = "path_inputs.parquet"
+TRAIL_FILE = "trail_inputs.parquet"
 QUANTISE_ABOVE = 1_000_000
 """With more users the index of nearest users is quantised: an exact one would need more memory than a reader has."""
 
@@ -105,7 +105,7 @@ def export_vectors(
     plan = plan_index(corpus["num_users"], identity["vector_size"], room_bytes, QUANTISE_ABOVE)
     on_event("log", {"message": f"index: {plan.reason}"})
     with replace_folder(job.export_dir) as folder:
-        num_tables = generation.has_item_vectors + bool(generation.config.path_size)
+        num_tables = generation.has_item_vectors + bool(generation.config.trail_size)
         check_disk(folder, corpus, identity["vector_size"], job.config.dtype, plan.index_bytes, num_tables)
         manifest = dict(identity)
         write = Writing(folder, job, corpus, generation, range(corpus["partitions"]))
@@ -119,13 +119,13 @@ def export_vectors(
             path = folder / "item_vectors" / "part-00000.parquet"
             write_rows(path, _read_items(write), ITEM_ROW_GROUP_ROWS, write.token)
             manifest["item_files"][path.name] = {"rows": generation.num_items} | describe_file(path)
-        if generation.config.path_size:
-            manifest["path"] = _write_path(write)
+        if generation.config.trail_size:
+            manifest["trail"] = _write_trail(write)
         started = time.monotonic()
         manifest["index"] = write_index(folder, manifest, plan)
         index_seconds = time.monotonic() - started
         if job.since_dir is not None:
-            from tasks.export.changes import write_changes  # Polars; `surf2vec similar` reads exports without
+            from surf2vec.tasks.export.changes import write_changes  # Polars; `surf2vec similar` reads exports without
 
             changes, message = write_changes(folder, manifest, job.since_dir)
             manifest |= {"changes": changes} if changes else {}
@@ -230,7 +230,7 @@ def _identify(job: Export, corpus: dict[str, Any], generation: Generation) -> di
     extra: dict[str, Any] = {}
     if (storage := {"dtype": job.config.dtype, "pca_dim": pca_dim}) != {"dtype": "float32", "pca_dim": None}:
         extra["storage"] = storage
-    if pca_dim is None and generation.config.path_size:
+    if pca_dim is None and generation.config.trail_size:
         extra |= {"parts": columns_of(generation), "bias_columns": bias_columns(generation)}
     elif pca_dim is None and generation.bias:
         extra["bias"] = generation.bias
@@ -308,25 +308,25 @@ def _read_vocabulary(write: Writing, columns: list[str]) -> Iterator[tuple[pa.Ta
             start += batch.num_rows
 
 
-def _write_path(write: Writing) -> dict[str, Any]:
-    """Write the input vectors of the path; return the manifest's entry.
+def _write_trail(write: Writing) -> dict[str, Any]:
+    """Write the input vectors of the trail; return the manifest's entry.
 
-    `columns`: those of a vector that a path replaces. A projection mixes the parts, so that there it replaces all of them.
+    `columns`: those of a vector that a trail replaces. A projection mixes the parts, so that there it replaces all of them.
     """
-    found, projection = path_inputs_of(write.generation), write.read_projection()
-    columns, block = columns_of(write.generation)["path"], None
+    found, projection = trail_inputs_of(write.generation), write.read_projection()
+    columns, block = columns_of(write.generation)["trail"], None
     if projection is not None:
         columns, block = [0, projection.shape[1]], projection[slice(*columns)]
 
     def read_inputs() -> Iterator[pa.Table]:
         for names, start, stop in _read_vocabulary(write, ["url"]):
             vectors = np.array(found.inputs[start:stop])
-            check_rows(f"the path's items {start:,} to {stop:,}", vectors, stop - start, len(found.bias))
+            check_rows(f"the trail's items {start:,} to {stop:,}", vectors, stop - start, len(found.bias))
             yield encode_rows(names, project(vectors, block), "float32")
 
-    path = write.folder / PATH_FILE
+    path = write.folder / TRAIL_FILE
     write_rows(path, read_inputs(), ITEM_ROW_GROUP_ROWS, write.token)
-    about = {"file": PATH_FILE, "rows": write.generation.num_items, "columns": columns, "weight": found.weight}
+    about = {"file": TRAIL_FILE, "rows": write.generation.num_items, "columns": columns, "weight": found.weight}
     numbers = {"lags": found.lags.tolist(), "bias": project(found.bias[None], block)[0].tolist()}
     return about | numbers | describe_file(path)
 

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.export.served_export import list_files as list_served
-from trainer.errors import DamageError
-from trainer.system.files import verify_size
+from surf2vec.tasks.export.served_export import list_files as list_served
+from surf2vec.trainer.errors import DamageError
+from surf2vec.trainer.system.files import verify_size
 
 FORMAT_VERSION = 1
 _KEYS = {"user": "user_id", "item": "url"}

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.errors import ResourceError
-from trainer.system.units import size
+from surf2vec.trainer.errors import ResourceError
+from surf2vec.trainer.system.units import size
 
 BATCH_ROWS = 32_768
 NEIGHBOURS = 10

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.errors import DamageError
-from trainer.system.files import replace_file
+from surf2vec.trainer.errors import DamageError
+from surf2vec.trainer.system.files import replace_file
 
 PROJECTION_FILE = "projection.npy"
 _BLOCK_ROWS = 8192

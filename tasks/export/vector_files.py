@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.export.served_export import DIGEST_DIGITS, decode_vectors
-from trainer.errors import ConfigError
-from trainer.system.files import describe_file, replace_file
+from surf2vec.tasks.export.served_export import DIGEST_DIGITS, decode_vectors
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.system.files import describe_file, replace_file
 
 VECTOR_COLUMNS = ("vector", "scale")
 # A lookup reads one row group for each user: 10,000 random users of 20 million then read 6 % of the vectors.

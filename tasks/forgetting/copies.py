@@ -21,23 +21,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.export.export import EXPORT_MANIFEST, path_of
-from tasks.export.form import list_files
-from tasks.export.without_users import count_in_export, list_named
-from tasks.registry import tracking
-from tasks.registry.promotion import read_registry
-from tasks.registry.tracking import Copy, Ownership, Version
-from tasks.root.identity import has_registry
-from tasks.root.run import Root, current_generation, forget_releases, list_folders, open_scratch_folder
-from tasks.upkeep.gc import remove_folder
-from tasks.users.user_set import UserSet, search_file
-from trainer.errors import DamageError, SurfError
-from trainer.events import OnEvent
-from trainer.store.generation import Generation
-from trainer.store.layout import read_rows
-from trainer.store.manifests import STORE_MANIFEST, read_manifest
-from trainer.store.tokens import open_corpus
-from trainer.system.files import digest_file, read_json, verify_once
+from surf2vec.tasks.export.export import EXPORT_MANIFEST, path_of
+from surf2vec.tasks.export.form import list_files
+from surf2vec.tasks.export.without_users import count_in_export, list_named
+from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.registry.promotion import read_registry
+from surf2vec.tasks.registry.tracking import Copy, Ownership, Version
+from surf2vec.tasks.root.identity import has_registry
+from surf2vec.tasks.root.run import Root, current_generation, forget_releases, list_folders, open_scratch_folder
+from surf2vec.tasks.upkeep.gc import remove_folder
+from surf2vec.tasks.users.user_set import UserSet, search_file
+from surf2vec.trainer.errors import DamageError, SurfError
+from surf2vec.trainer.events import OnEvent
+from surf2vec.trainer.store.generation import Generation
+from surf2vec.trainer.store.layout import read_rows
+from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest
+from surf2vec.trainer.store.tokens import open_corpus
+from surf2vec.trainer.system.files import digest_file, read_json, verify_once
 
 Place = dict[str, Any]
 """place, rows: the number searched, found: how many of them belong to a user to forget."""

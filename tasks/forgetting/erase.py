@@ -12,23 +12,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.corpus.folder import BASE_KEYS, CORPUS_MANIFEST, open_building_folders, publish, write_partition
-from tasks.corpus.regroup import read_part
-from tasks.corpus.window import name_corpus
-from tasks.events.events_files import EVENTS_SCHEMA, write_events
-from tasks.ingest.ingest import free_name, remove_leftovers
-from tasks.ingest.sources import Catalog, events_files, read_catalog
-from tasks.registry.release_state import find_generation
-from tasks.root.run import Root, current_generation
-from tasks.users.tombstones import FORGOTTEN
-from tasks.users.user_set import BATCH_ROWS, UserSet, search_file
-from trainer.errors import DamageError
-from trainer.events import OnEvent
-from trainer.store.generation import Generation
-from trainer.store.manifests import STORE_MANIFEST, next_generation, read_manifest, write_manifest
-from trainer.store.tokens import Corpus, open_corpus, partition_name
-from trainer.store.upkeep import erase_rows
-from trainer.system.files import describe_file, digest_json, link_file, replace_file, verify_once
+from surf2vec.tasks.corpus.folder import BASE_KEYS, CORPUS_MANIFEST, open_building_folders, publish, write_partition
+from surf2vec.tasks.corpus.regroup import read_part
+from surf2vec.tasks.corpus.window import name_corpus
+from surf2vec.tasks.events.events_files import EVENTS_SCHEMA, write_events
+from surf2vec.tasks.ingest.ingest import free_name, remove_leftovers
+from surf2vec.tasks.ingest.sources import Catalog, events_files, read_catalog
+from surf2vec.tasks.registry.release_state import find_generation
+from surf2vec.tasks.root.run import Root, current_generation
+from surf2vec.tasks.users.tombstones import FORGOTTEN
+from surf2vec.tasks.users.user_set import BATCH_ROWS, UserSet, search_file
+from surf2vec.trainer.errors import DamageError
+from surf2vec.trainer.events import OnEvent
+from surf2vec.trainer.store.generation import Generation
+from surf2vec.trainer.store.manifests import STORE_MANIFEST, next_generation, read_manifest, write_manifest
+from surf2vec.trainer.store.tokens import Corpus, open_corpus, partition_name
+from surf2vec.trainer.store.upkeep import erase_rows
+from surf2vec.trainer.system.files import describe_file, digest_json, link_file, replace_file, verify_once
 
 Rows = dict[int, NDArray[np.int64]]
 """Micro-partition → rows of the users to remove, ascending; only micro-partitions with some."""

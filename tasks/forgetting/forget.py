@@ -16,28 +16,28 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
-from tasks.config import PublishConfig
-from tasks.export.export import EXPORT_MANIFEST
-from tasks.export.form import list_files
-from tasks.export.without_users import count_users, erase_from_export
-from tasks.forgetting.copies import Copies, remove_releases, search_everywhere
-from tasks.forgetting.erase import erase_events, erase_state, find_rows
-from tasks.registry import tracking
-from tasks.registry.publish import attach_report, publish_release
-from tasks.registry.pull import pull
-from tasks.report.report import write_report
-from tasks.root.identity import list_earlier, registry_uri
-from tasks.root.run import FORGET, Root, Run, current_generation, lock_root
-from tasks.root.story import ExportStep, RegisterStep, ReportStep, Step, Story
-from tasks.upkeep.gc import find_temporaries, remove_folder
-from tasks.users.tombstones import add_tombstones, read_tombstones
-from tasks.users.user_set import UserSet, want_forgotten, want_users
-from trainer.errors import ConfigError, DamageError, InputError
-from trainer.events import OnEvent, ignore_event
-from trainer.store.manifests import read_manifest
-from trainer.store.tokens import CHANGED, open_corpus
-from trainer.store.writer import remove_unreferenced
-from trainer.system.files import digest_json, read_json, sync_folder, sync_folders, write_json
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.export.export import EXPORT_MANIFEST
+from surf2vec.tasks.export.form import list_files
+from surf2vec.tasks.export.without_users import count_users, erase_from_export
+from surf2vec.tasks.forgetting.copies import Copies, remove_releases, search_everywhere
+from surf2vec.tasks.forgetting.erase import erase_events, erase_state, find_rows
+from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.registry.publish import attach_report, publish_release
+from surf2vec.tasks.registry.pull import pull
+from surf2vec.tasks.report.report import write_report
+from surf2vec.tasks.root.identity import list_earlier, registry_uri
+from surf2vec.tasks.root.run import FORGET, Root, Run, current_generation, lock_root
+from surf2vec.tasks.root.story import ExportStep, RegisterStep, ReportStep, Step, Story
+from surf2vec.tasks.upkeep.gc import find_temporaries, remove_folder
+from surf2vec.tasks.users.tombstones import add_tombstones, read_tombstones
+from surf2vec.tasks.users.user_set import UserSet, want_forgotten, want_users
+from surf2vec.trainer.errors import ConfigError, DamageError, InputError
+from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.store.manifests import read_manifest
+from surf2vec.trainer.store.tokens import CHANGED, open_corpus
+from surf2vec.trainer.store.writer import remove_unreferenced
+from surf2vec.trainer.system.files import digest_json, read_json, sync_folder, sync_folders, write_json
 
 REMAINS = (
     "items and their vectors keep a faint influence of these users until the next full training",

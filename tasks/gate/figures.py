@@ -15,18 +15,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.config import GateConfig
-from tasks.corpus.folder import CORPUS_MANIFEST
-from tasks.corpus.window import Window
-from tasks.evaluation.comparison import find_users, match_items, match_unchanged
-from tasks.export.export import EXPORT_MANIFEST, path_of, read_part_of
-from tasks.export.served_export import decode_vectors
-from tasks.export.vector_files import interests_of, read_vectors
-from tasks.gate.rules import TOP, Finding, Rule, compare, hits, make_table, reciprocals
-from tasks.root.run import Root, Run
-from tasks.root.story import Comparison, CorpusStep, EvaluateStep, ExportStep, Steps, read_story
-from trainer.store.tokens import Corpus, open_corpus
-from trainer.system.files import read_json
+from surf2vec.tasks.config import GateConfig
+from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST
+from surf2vec.tasks.corpus.window import Window
+from surf2vec.tasks.evaluation.comparison import find_users, match_items, match_unchanged
+from surf2vec.tasks.export.export import EXPORT_MANIFEST, path_of, read_part_of
+from surf2vec.tasks.export.served_export import decode_vectors
+from surf2vec.tasks.export.vector_files import interests_of, read_vectors
+from surf2vec.tasks.gate.rules import TOP, Finding, Rule, compare, hits, make_table, reciprocals
+from surf2vec.tasks.root.run import Root, Run
+from surf2vec.tasks.root.story import Comparison, CorpusStep, EvaluateStep, ExportStep, Steps, read_story
+from surf2vec.trainer.store.tokens import Corpus, open_corpus
+from surf2vec.trainer.system.files import read_json
 
 Days = Mapping[date, int]
 """The number of events of each UTC day with events."""
@@ -316,7 +316,7 @@ def measure_drift(challenger: Released, champion: Released) -> NDArray[np.float6
 def compare_vectors(ids: pa.ChunkedArray, one: Released, other: Released, partition: int) -> NDArray[np.float64]:
     """Return the cosine between two exports' vectors of each of these users that is in both, float64[m].
 
-    With two parts only the interests are compared: a path is a sum of item vectors, which move every night.
+    With two parts only the interests are compared: a trail is a sum of item vectors, which move every night.
     """
     tables = [read_part_of(side.export_dir, side.manifest, partition) for side in (one, other)]
     found = [(table, find_users(ids, table["user_id"])) for table in tables if table is not None]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import polars as pl
 import pyarrow as pa
 
-from trainer.errors import InputError
+from surf2vec.trainer.errors import InputError
 
 NO_ACCESS_LINE = "not an access-log line"
 FITS_NO_PATTERN = "does not fit ingest.access_pattern"

@@ -13,9 +13,9 @@ from typing import IO, cast
 
 import pyarrow as pa
 
-from tasks.ingest.access_lines import split_fields
-from tasks.ingest.delimited import FIELDS_SCHEMA, MAX_RECORD_LINES, NOT_UTF8, NUL_BYTE, is_utf8, parse_fields
-from tasks.ingest.formats import LogFile, explain_stream, open_log
+from surf2vec.tasks.ingest.access_lines import split_fields
+from surf2vec.tasks.ingest.delimited import FIELDS_SCHEMA, MAX_RECORD_LINES, NOT_UTF8, NUL_BYTE, is_utf8, parse_fields
+from surf2vec.tasks.ingest.formats import LogFile, explain_stream, open_log
 
 BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 20

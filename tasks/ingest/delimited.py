@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from tasks.ingest.formats import LogFile
+from surf2vec.tasks.ingest.formats import LogFile
 
 FIELDS = ("user_id", "url", "time", "method", "status", "agent")
 FIELDS_SCHEMA = pa.schema([("line", pa.int64()), *((name, pa.string()) for name in FIELDS), ("rejected", pa.string())])

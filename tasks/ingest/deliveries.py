@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.config import IngestConfig
-from tasks.ingest.remote_logs import RemoteLogs
-from tasks.ingest.sources import (
+from surf2vec.tasks.config import IngestConfig
+from surf2vec.tasks.ingest.remote_logs import RemoteLogs
+from surf2vec.tasks.ingest.sources import (
     Catalog,
     SourceFile,
     Stamp,
@@ -20,13 +20,13 @@ from tasks.ingest.sources import (
     read_catalog,
     read_stamp,
 )
-from tasks.ingest.user_key import read_user_key
-from tasks.root.run import Root
-from tasks.root.wording import several
-from trainer.errors import ConfigError, DamageError, InputError
-from trainer.events import OnEvent
-from trainer.system.files import digest_file, verify_all
-from trainer.system.units import size
+from surf2vec.tasks.ingest.user_key import read_user_key
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.root.wording import several
+from surf2vec.trainer.errors import ConfigError, DamageError, InputError
+from surf2vec.trainer.events import OnEvent
+from surf2vec.trainer.system.files import digest_file, verify_all
+from surf2vec.trainer.system.units import size
 
 RULES_VERSION = 2  # of tasks/ingest/urls.py: increase it when a URL may give another item than before
 DIGESTED_AT_ONCE = 2

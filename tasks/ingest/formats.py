@@ -20,10 +20,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.config import ColumnsConfig, IngestConfig, pattern_groups
-from tasks.ingest.access_lines import ACCESS_LINE, recognise_layout
-from tasks.ingest.sources import expand, is_remote
-from trainer.errors import InputError
+from surf2vec.tasks.config import ColumnsConfig, IngestConfig, pattern_groups
+from surf2vec.tasks.ingest.access_lines import ACCESS_LINE, recognise_layout
+from surf2vec.tasks.ingest.sources import expand, is_remote
+from surf2vec.trainer.errors import InputError
 
 HEAD_BYTES = 65_536
 HEAD_LINES = 100

@@ -14,24 +14,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tasks.config import IngestConfig
-from tasks.ingest.deliveries import Delivery, find_sources, plan_delivery
-from tasks.ingest.formats import EmptyLogError
-from tasks.ingest.rejects import FAILED
-from tasks.ingest.remote_logs import RemoteLogs
-from tasks.ingest.sources import Catalog, find_orphans, read_catalog, sum_counts
-from tasks.ingest.stage_logs import sample_users, stage_logs, stage_only_log
-from tasks.ingest.staging import MOST_HINTS, SAMPLE_FACTOR, Log, Progress, Staged, Staging
-from tasks.ingest.times import explain_bad_times
-from tasks.ingest.user_key import read_user_key
-from tasks.root.failures import explain_failures
-from tasks.root.run import Root, open_scratch_folder
-from tasks.users.pseudonyms import fingerprint
-from tasks.users.tombstones import FORGOTTEN, read_tombstones
-from trainer.errors import ConfigError, InputError, RejectedError
-from trainer.events import OnEvent
-from trainer.system.fan_out import HERE, FanOut
-from trainer.system.files import TEMPORARY_SUFFIX, make_folder, sync_files, sync_folder
+from surf2vec.tasks.config import IngestConfig
+from surf2vec.tasks.ingest.deliveries import Delivery, find_sources, plan_delivery
+from surf2vec.tasks.ingest.formats import EmptyLogError
+from surf2vec.tasks.ingest.rejects import FAILED
+from surf2vec.tasks.ingest.remote_logs import RemoteLogs
+from surf2vec.tasks.ingest.sources import Catalog, find_orphans, read_catalog, sum_counts
+from surf2vec.tasks.ingest.stage_logs import sample_users, stage_logs, stage_only_log
+from surf2vec.tasks.ingest.staging import MOST_HINTS, SAMPLE_FACTOR, Log, Progress, Staged, Staging
+from surf2vec.tasks.ingest.times import explain_bad_times
+from surf2vec.tasks.ingest.user_key import read_user_key
+from surf2vec.tasks.root.failures import explain_failures
+from surf2vec.tasks.root.run import Root, open_scratch_folder
+from surf2vec.tasks.users.pseudonyms import fingerprint
+from surf2vec.tasks.users.tombstones import FORGOTTEN, read_tombstones
+from surf2vec.trainer.errors import ConfigError, InputError, RejectedError
+from surf2vec.trainer.events import OnEvent
+from surf2vec.trainer.system.fan_out import HERE, FanOut
+from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, make_folder, sync_files, sync_folder
 
 PARTITION_USERS = 50_000
 MIN_PARTITIONS, MAX_PARTITIONS = 8, 65_536

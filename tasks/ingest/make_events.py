@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sql.runner import stream_rows
-from tasks.events.numbering import number_strings, sort_by
-from tasks.ingest.make_items import find_pages
-from tasks.ingest.urls import TOKEN_PATTERN, UrlRules
-from tasks.users.placement import place_users
-from tasks.users.pseudonyms import pseudonym
-from tasks.users.tombstones import FORGOTTEN, NOBODY, Tombstones
+from surf2vec.sql.runner import stream_rows
+from surf2vec.tasks.events.numbering import number_strings, sort_by
+from surf2vec.tasks.ingest.make_items import find_pages
+from surf2vec.tasks.ingest.urls import TOKEN_PATTERN, UrlRules
+from surf2vec.tasks.users.placement import place_users
+from surf2vec.tasks.users.pseudonyms import pseudonym
+from surf2vec.tasks.users.tombstones import FORGOTTEN, NOBODY, Tombstones
 
 MAX_USER_BYTES = 1024
 _US_A_DAY = 86_400_000_000

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import polars as pl
 import pyarrow as pa
 
-from tasks.ingest.urls import ASSET_PATTERN, UrlRules, canonical_item, find_tokens
+from surf2vec.tasks.ingest.urls import ASSET_PATTERN, UrlRules, canonical_item, find_tokens
 
 BATCH = 100_000  # URLs converted together: limits the memory of intermediate results
 # A plain URL has no character to encode, no dot segment, no index page, and no part long enough for a token.

@@ -4,8 +4,8 @@ from typing import Any
 
 import polars as pl
 
-from tasks.root.run import Root
-from trainer.errors import DamageError, InputError
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.errors import DamageError, InputError
 
 FAILED = "failed"
 _DELIVERIES = {"": "taken in", FAILED: "refused", "infer": "refused by infer"}

@@ -19,12 +19,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
-from tasks.config import IngestConfig
-from tasks.ingest.formats import LogFile, recognise
-from tasks.ingest.sources import SourceFile, Stamp, is_remote, read_stamp
-from tasks.root.credentials import mask_credentials
-from trainer.errors import InputError, ResourceError, SurfError
-from trainer.system.files import digest_file
+from surf2vec.tasks.config import IngestConfig
+from surf2vec.tasks.ingest.formats import LogFile, recognise
+from surf2vec.tasks.ingest.sources import SourceFile, Stamp, is_remote, read_stamp
+from surf2vec.tasks.root.credentials import mask_credentials
+from surf2vec.trainer.errors import InputError, ResourceError, SurfError
+from surf2vec.trainer.system.files import digest_file
 
 BLOCK_BYTES = 8 << 20
 KEPT_BYTES = 2 << 30

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tasks.root.run import Root
-from trainer.errors import DamageError, InputError
-from trainer.system.files import read_json, write_manifest_json
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.errors import DamageError, InputError
+from surf2vec.trainer.system.files import read_json, write_manifest_json
 
 FORMAT_VERSION = 1
 Stamp = tuple[int, int, int]

@@ -16,16 +16,16 @@ from typing import TypeVar
 
 import numpy as np
 
-from sql.runner import connect
-from tasks.ingest.formats import LogFile
-from tasks.ingest.remote_logs import RemoteLogs
-from tasks.ingest.sources import SourceFile
-from tasks.ingest.staging import Progress, Staged, Stager, Staging, define_session
-from tasks.ingest.user_key import check_fingerprint
-from tasks.root.memory import spare_bytes
-from tasks.users.tombstones import read_tombstones
-from trainer.events import OnEvent
-from trainer.system.fan_out import FanOut, cut
+from surf2vec.sql.runner import connect
+from surf2vec.tasks.ingest.formats import LogFile
+from surf2vec.tasks.ingest.remote_logs import RemoteLogs
+from surf2vec.tasks.ingest.sources import SourceFile
+from surf2vec.tasks.ingest.staging import Progress, Staged, Stager, Staging, define_session
+from surf2vec.tasks.ingest.user_key import check_fingerprint
+from surf2vec.tasks.root.memory import spare_bytes
+from surf2vec.tasks.users.tombstones import read_tombstones
+from surf2vec.trainer.events import OnEvent
+from surf2vec.trainer.system.fan_out import FanOut, cut
 
 AT_ONCE = 2
 SOURCE_BYTES = 128_000_000  # DuckDB memory for each source staged at the same time

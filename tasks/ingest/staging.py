@@ -17,24 +17,24 @@ from typing import Any
 import duckdb
 import pyarrow.parquet as pq
 
-from sql.runner import create_macro, create_table, fetch_rows, stream_rows
-from tasks.config import IngestConfig
-from tasks.events.events_files import write_events
-from tasks.ingest.blocks import BlockReader
-from tasks.ingest.deliveries import read_by
-from tasks.ingest.formats import ROLES, LogFile
-from tasks.ingest.make_events import MAX_USER_BYTES, SourceRules, make_events, name_users
-from tasks.ingest.remote_logs import RemoteLogs
-from tasks.ingest.sources import SourceFile
-from tasks.ingest.times import EARLIEST, TimeScale, recognise_times
-from tasks.ingest.urls import ASSET_PATTERN, CRAWLER_PATTERN, UrlRules, canonical_item
-from tasks.root.run import Root
-from tasks.users.placement import user_hash
-from tasks.users.tombstones import FORGOTTEN, Tombstones
-from trainer.errors import InputError
-from trainer.events import OnEvent
-from trainer.system.files import describe_file
-from trainer.system.units import size
+from surf2vec.sql.runner import create_macro, create_table, fetch_rows, stream_rows
+from surf2vec.tasks.config import IngestConfig
+from surf2vec.tasks.events.events_files import write_events
+from surf2vec.tasks.ingest.blocks import BlockReader
+from surf2vec.tasks.ingest.deliveries import read_by
+from surf2vec.tasks.ingest.formats import ROLES, LogFile
+from surf2vec.tasks.ingest.make_events import MAX_USER_BYTES, SourceRules, make_events, name_users
+from surf2vec.tasks.ingest.remote_logs import RemoteLogs
+from surf2vec.tasks.ingest.sources import SourceFile
+from surf2vec.tasks.ingest.times import EARLIEST, TimeScale, recognise_times
+from surf2vec.tasks.ingest.urls import ASSET_PATTERN, CRAWLER_PATTERN, UrlRules, canonical_item
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.users.placement import user_hash
+from surf2vec.tasks.users.tombstones import FORGOTTEN, Tombstones
+from surf2vec.trainer.errors import InputError
+from surf2vec.trainer.events import OnEvent
+from surf2vec.trainer.system.files import describe_file
+from surf2vec.trainer.system.units import size
 
 LEFT_OUT = ("not a GET request", "status 400 or above", "crawler", "static asset", "not a page", FORGOTTEN)
 MAX_URL_BYTES = 8192

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 
 import duckdb
 
-from sql.runner import fetch_rows
-from tasks.ingest.formats import LogFile
+from surf2vec.sql.runner import fetch_rows
+from surf2vec.tasks.ingest.formats import LogFile
 
 EARLIEST = datetime(1973, 3, 3, 9, 46, 40, tzinfo=UTC).replace(tzinfo=None)  # 1e8 seconds
 PROFILE_LINES = 10_000

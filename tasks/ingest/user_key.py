@@ -3,11 +3,11 @@
 import os
 import socket
 
-from tasks.config import IngestConfig
-from tasks.ingest.sources import read_catalog
-from tasks.root.run import Root
-from tasks.users.pseudonyms import fingerprint
-from trainer.errors import ConfigError
+from surf2vec.tasks.config import IngestConfig
+from surf2vec.tasks.ingest.sources import read_catalog
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.users.pseudonyms import fingerprint
+from surf2vec.trainer.errors import ConfigError
 
 
 def read_user_key(root: Root, config: IngestConfig) -> bytes | None:

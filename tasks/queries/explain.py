@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from tasks.config import PublishConfig
-from tasks.corpus.folder import CORPUS_MANIFEST, newest_corpus
-from tasks.export.export import EXPORT_MANIFEST
-from tasks.export.path_sums import scale_of
-from tasks.ingest.sources import Catalog, events_files, read_catalog
-from tasks.queries.similar import find_history, find_vector, read_rows_of
-from tasks.registry.releases import list_releases
-from tasks.root.run import Root
-from tasks.users.placement import user_hash
-from tasks.users.tombstones import read_tombstones
-from trainer.errors import InputError
-from trainer.store.tokens import Corpus, open_corpus
-from trainer.system.files import read_json, verify_all
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST, newest_corpus
+from surf2vec.tasks.export.export import EXPORT_MANIFEST
+from surf2vec.tasks.export.trail_sums import scale_of
+from surf2vec.tasks.ingest.sources import Catalog, events_files, read_catalog
+from surf2vec.tasks.queries.similar import find_history, find_vector, read_rows_of
+from surf2vec.tasks.registry.releases import list_releases
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.users.placement import user_hash
+from surf2vec.tasks.users.tombstones import read_tombstones
+from surf2vec.trainer.errors import InputError
+from surf2vec.trainer.store.tokens import Corpus, open_corpus
+from surf2vec.trainer.system.files import read_json, verify_all
 
 NUM_ITEMS = 10
 Story = dict[str, Any]
@@ -37,7 +37,7 @@ def explain_user(root: Root, publish: PublishConfig, user_id: str) -> Story:
 
     events: count, first, last, by day. corpus: the newest one, null if the user is not in it: window_id, row, tokens, the
     items seen most, and whether evaluation held one out. releases: those in the root that have the user, oldest first, with the
-    vector's norm and the last pages, newest first, each with its weight in the path. movement: the cosine between consecutive
+    vector's norm and the last pages, newest first, each with its weight in the trail. movement: the cosine between consecutive
     releases of the same space. Changes nothing and takes no lock.
     Raises InputError if nothing is known of the user, DamageError if a file cannot be read.
     """
@@ -118,18 +118,18 @@ def _find_urls(corpus: Corpus, items: list[int]) -> dict[int, str]:
 
 
 def _weigh_pages(root: Root, manifest: dict[str, Any], user_id: str) -> list[Story]:
-    """Returns the last pages of a user, newest first, each with its weight in the path of a release.
+    """Returns the last pages of a user, newest first, each with its weight in the trail of a release.
 
-    No pages if the release has no path, an earlier version exported it, or its corpus was removed.
+    No pages if the release has no trail, an earlier version exported it, or its corpus was removed.
     """
     folder = root.corpus(manifest["created_from"]["window_id"])
-    if "path" not in manifest or not (folder / CORPUS_MANIFEST).exists():
+    if "trail" not in manifest or not (folder / CORPUS_MANIFEST).exists():
         return []
     corpus = open_corpus(folder)
     if (found := find_history(corpus, user_id)) is None:
         return []
     _, row, histories = found
-    lags = np.array(manifest["path"]["lags"], np.float32)
+    lags = np.array(manifest["trail"]["lags"], np.float32)
     pages = histories.tokens[histories.offsets[row] : histories.offsets[row + 1]][::-1][: len(lags)].tolist()
     weights = lags[: len(pages)] * scale_of((lags[: len(pages)] ** 2).sum())
     urls = _find_urls(corpus, pages)

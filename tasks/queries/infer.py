@@ -21,34 +21,34 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from sql.runner import connect, create_table, fetch_rows
-from tasks.config import IngestConfig
-from tasks.corpus.clean_pass import CorpusPart, clean_part, count_partitions, duckdb_bytes, write_item_ix
-from tasks.corpus.token_pass import write_part
-from tasks.corpus.window import explain_unreadable, select_window
-from tasks.export.export import path_of, read_export
-from tasks.export.reduction import project, read_projection
-from tasks.export.served_export import token_of
-from tasks.export.vector_files import encode_vectors
-from tasks.ingest.deliveries import list_changes, rules_of
-from tasks.ingest.ingest import ingest
-from tasks.ingest.rejects import FAILED
-from tasks.ingest.sources import read_catalog
-from tasks.ingest.user_key import read_user_key
-from tasks.root.failures import check_out, explain_failures
-from tasks.root.run import Root, note_partial, open_scratch_folder
-from tasks.users.tombstones import FORGOTTEN, copy_tombstones
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError, DamageError, InputError, RejectedError, ResourceError
-from trainer.events import OnEvent, ignore_event
-from trainer.store.generation import Generation
-from trainer.store.manifests import FORMAT_VERSION, STORE_MANIFEST
-from trainer.store.tokens import COUNTS, Corpus, Histories, open_corpus, whole_window
-from trainer.system.fan_out import HERE, FanOut, cut
-from trainer.system.files import link_file, read_json, replace_file
-from trainer.system.units import size
-from trainer.training.infer import FrozenItems, infer_parts, take_histories
-from trainer.training.vectors import join_parts
+from surf2vec.sql.runner import connect, create_table, fetch_rows
+from surf2vec.tasks.config import IngestConfig
+from surf2vec.tasks.corpus.clean_pass import CorpusPart, clean_part, count_partitions, duckdb_bytes, write_item_ix
+from surf2vec.tasks.corpus.token_pass import write_part
+from surf2vec.tasks.corpus.window import explain_unreadable, select_window
+from surf2vec.tasks.export.export import path_of, read_export
+from surf2vec.tasks.export.reduction import project, read_projection
+from surf2vec.tasks.export.served_export import token_of
+from surf2vec.tasks.export.vector_files import encode_vectors
+from surf2vec.tasks.ingest.deliveries import list_changes, rules_of
+from surf2vec.tasks.ingest.ingest import ingest
+from surf2vec.tasks.ingest.rejects import FAILED
+from surf2vec.tasks.ingest.sources import read_catalog
+from surf2vec.tasks.ingest.user_key import read_user_key
+from surf2vec.tasks.root.failures import check_out, explain_failures
+from surf2vec.tasks.root.run import Root, note_partial, open_scratch_folder
+from surf2vec.tasks.users.tombstones import FORGOTTEN, copy_tombstones
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError, DamageError, InputError, RejectedError, ResourceError
+from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.store.generation import Generation
+from surf2vec.trainer.store.manifests import FORMAT_VERSION, STORE_MANIFEST
+from surf2vec.trainer.store.tokens import COUNTS, Corpus, Histories, open_corpus, whole_window
+from surf2vec.trainer.system.fan_out import HERE, FanOut, cut
+from surf2vec.trainer.system.files import link_file, read_json, replace_file
+from surf2vec.trainer.system.units import size
+from surf2vec.trainer.training.infer import FrozenItems, infer_parts, take_histories
+from surf2vec.trainer.training.vectors import join_parts
 
 ROW_GROUP_ROWS = 8192
 _RULES = ("timezone", "granularity", "keep_query", "mask_secrets")

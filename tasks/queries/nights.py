@@ -1,9 +1,9 @@
 """Lists the nights of a root and writes their page: the stories have the figures, the registry the current aliases."""
 
-from tasks.config import PublishConfig
-from tasks.registry.releases import list_releases
-from tasks.report.nights import Night, list_nights, write_nights_report
-from tasks.root.run import Root
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.registry.releases import list_releases
+from surf2vec.tasks.report.nights import Night, list_nights, write_nights_report
+from surf2vec.tasks.root.run import Root
 
 
 def write_nights_page(root: Root, publish: PublishConfig) -> list[Night]:

@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.corpus.folder import CORPUS_MANIFEST
-from tasks.export.export import path_of, read_export
-from tasks.export.index import unit_rows
-from tasks.export.served_export import decode_vectors
-from tasks.export.vector_files import VECTOR_COLUMNS, part_name
-from tasks.root.run import Root
-from tasks.users.placement import user_hash
-from trainer.errors import DamageError, InputError
-from trainer.store.tokens import Corpus, Histories, open_corpus
+from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST
+from surf2vec.tasks.export.export import path_of, read_export
+from surf2vec.tasks.export.index import unit_rows
+from surf2vec.tasks.export.served_export import decode_vectors
+from surf2vec.tasks.export.vector_files import VECTOR_COLUMNS, part_name
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.users.placement import user_hash
+from surf2vec.trainer.errors import DamageError, InputError
+from surf2vec.trainer.store.tokens import Corpus, Histories, open_corpus
 
 NUM_SEEN = 10
 

@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.export.export import EXPORT_MANIFEST, path_of, read_export
-from tasks.export.form import list_files
-from tasks.export.served_export import decode_vectors
-from tasks.export.vector_files import VECTOR_COLUMNS
-from trainer.errors import ConfigError, DamageError
-from trainer.events import OnEvent, ignore_event
-from trainer.gensim.word2vec_format import write_word2vec
+from surf2vec.tasks.export.export import EXPORT_MANIFEST, path_of, read_export
+from surf2vec.tasks.export.form import list_files
+from surf2vec.tasks.export.served_export import decode_vectors
+from surf2vec.tasks.export.vector_files import VECTOR_COLUMNS
+from surf2vec.trainer.errors import ConfigError, DamageError
+from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.gensim.word2vec_format import write_word2vec
 
 _KEYS = {"users": "user_id", "items": "url"}
 _BATCH_ROWS = 8192

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tasks.config import PublishConfig
-from tasks.export.export import EXPORT_MANIFEST
-from tasks.export.form import list_files
-from tasks.registry.version_tags import read_tags
-from tasks.root.identity import registry_uri
-from tasks.root.run import Root
-from tasks.root.story import RegisterStep
-from trainer.errors import DamageError
-from trainer.system.files import digest_file, read_json, verify_file
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.export.export import EXPORT_MANIFEST
+from surf2vec.tasks.export.form import list_files
+from surf2vec.tasks.registry.version_tags import read_tags
+from surf2vec.tasks.root.identity import registry_uri
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.root.story import RegisterStep
+from surf2vec.trainer.errors import DamageError
+from surf2vec.trainer.system.files import digest_file, read_json, verify_file
 
 TAG_SHA256, TAG_PATH = "state_sha256", "state_path"
 _VERSIONS = """
@@ -54,7 +54,7 @@ def list_copies(tracking_uri: str) -> list[RegisteredCopy]:
                 for name, version, place in database.execute(_VERSIONS).fetchall()
             ]
     except sqlite3.Error:
-        from tasks.registry import tracking
+        from surf2vec.tasks.registry import tracking
 
         models = tracking.list_models(tracking_uri)
         found = [one for model in models for one in tracking.get_registered(tracking_uri, model).versions]

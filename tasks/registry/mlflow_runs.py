@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tasks.root.credentials import mask_credentials
-from tasks.root.identity import ROOT_TAG
-from tasks.root.wording import shown
-from trainer.errors import DamageError, ResourceError, SurfError, UnavailableError
-from trainer.system.files import TEMPORARY_SUFFIX, make_folder, read_json, replace_file, sync_folder
+from surf2vec.tasks.root.credentials import mask_credentials
+from surf2vec.tasks.root.identity import ROOT_TAG
+from surf2vec.tasks.root.wording import shown
+from surf2vec.trainer.errors import DamageError, ResourceError, SurfError, UnavailableError
+from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, make_folder, read_json, replace_file, sync_folder
 
 # MLflow reads these when it is imported. A person's own settings win.
 for _name, _value in {

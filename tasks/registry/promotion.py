@@ -13,21 +13,27 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from tasks.config import PublishConfig
-from tasks.corpus.window import ends_before
-from tasks.export.export import EXPORT_MANIFEST
-from tasks.registry import tracking
-from tasks.registry.releases import CHALLENGER, CHAMPION, alias_of
-from tasks.registry.tracking import Ownership, Registered, Version
-from tasks.root.identity import has_registry, registry_uri
-from tasks.root.run import Root, Run, private_files
-from tasks.root.story import GateStep, Promotion, Step, Story
-from tasks.root.wording import shown
-from trainer.errors import DamageError, HeldBackError, InputError
-from trainer.events import OnEvent, ignore_event
-from trainer.store.generation import open_generation
-from trainer.store.writer import lock_store, open_pinned, pin_generation, remove_unreferenced, unpin_generations
-from trainer.system.files import digest_file, read_json, verify_size
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.corpus.window import ends_before
+from surf2vec.tasks.export.export import EXPORT_MANIFEST
+from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.registry.releases import CHALLENGER, CHAMPION, alias_of
+from surf2vec.tasks.registry.tracking import Ownership, Registered, Version
+from surf2vec.tasks.root.identity import has_registry, registry_uri
+from surf2vec.tasks.root.run import Root, Run, private_files
+from surf2vec.tasks.root.story import GateStep, Promotion, Step, Story
+from surf2vec.tasks.root.wording import shown
+from surf2vec.trainer.errors import DamageError, HeldBackError, InputError
+from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.writer import (
+    lock_store,
+    open_pinned,
+    pin_generation,
+    remove_unreferenced,
+    unpin_generations,
+)
+from surf2vec.trainer.system.files import digest_file, read_json, verify_size
 
 
 class ChampionMovedError(HeldBackError):

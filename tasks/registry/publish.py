@@ -12,25 +12,25 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tasks.config import PublishConfig
-from tasks.export.export import EXPORT_MANIFEST
-from tasks.export.form import list_files
-from tasks.registry import mlflow_runs, tracking
-from tasks.registry.faults import TAG_PATH, TAG_SHA256, find_faults
-from tasks.registry.mlflow_runs import Metric
-from tasks.registry.promotion import settle_aliases
-from tasks.registry.release_state import open_state
-from tasks.registry.tracking import Content, Version
-from tasks.report.cards import list_night, model_card, name_night, version_card
-from tasks.report.measured import list_train_metrics
-from tasks.report.tables import flatten
-from tasks.root.credentials import mask_credentials, mask_values
-from tasks.root.identity import ROOT_TAG, claim_registry, is_own_registry, registry_uri
-from tasks.root.run import Root, open_scratch_folder
-from tasks.root.story import CorpusStep, EvaluateStep, ExportStep, GateStep, RegisterStep, Story, TrainStep
-from trainer.events import OnEvent, ignore_event
-from trainer.system.files import digest_file, read_json, replace_file, sync_folders, verify_all
-from trainer.system.units import parse_bytes
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.export.export import EXPORT_MANIFEST
+from surf2vec.tasks.export.form import list_files
+from surf2vec.tasks.registry import mlflow_runs, tracking
+from surf2vec.tasks.registry.faults import TAG_PATH, TAG_SHA256, find_faults
+from surf2vec.tasks.registry.mlflow_runs import Metric
+from surf2vec.tasks.registry.promotion import settle_aliases
+from surf2vec.tasks.registry.release_state import open_state
+from surf2vec.tasks.registry.tracking import Content, Version
+from surf2vec.tasks.report.cards import list_night, model_card, name_night, version_card
+from surf2vec.tasks.report.measured import list_train_metrics
+from surf2vec.tasks.report.tables import flatten
+from surf2vec.tasks.root.credentials import mask_credentials, mask_values
+from surf2vec.tasks.root.identity import ROOT_TAG, claim_registry, is_own_registry, registry_uri
+from surf2vec.tasks.root.run import Root, open_scratch_folder
+from surf2vec.tasks.root.story import CorpusStep, EvaluateStep, ExportStep, GateStep, RegisterStep, Story, TrainStep
+from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.system.files import digest_file, read_json, replace_file, sync_folders, verify_all
+from surf2vec.trainer.system.units import parse_bytes
 
 README = "README.md"  # the card, for who opens the folder; the manifest does not name it, and nothing reads it
 COST = ("seconds", "peak_bytes", "stall")

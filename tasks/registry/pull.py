@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tasks.export.export import EXPORT_MANIFEST
-from tasks.export.form import check_manifest, check_tables, list_files
-from tasks.export.without_users import count_users, erase_from_export
-from tasks.registry import tracking
-from tasks.registry.tracking import Version
-from tasks.root.credentials import mask_credentials
-from tasks.users.tombstones import NOBODY, Tombstones
-from tasks.users.user_set import want_forgotten
-from trainer.errors import DamageError, InputError, ResourceError
-from trainer.events import OnEvent, ignore_event
-from trainer.system.files import (
+from surf2vec.tasks.export.export import EXPORT_MANIFEST
+from surf2vec.tasks.export.form import check_manifest, check_tables, list_files
+from surf2vec.tasks.export.without_users import count_users, erase_from_export
+from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.registry.tracking import Version
+from surf2vec.tasks.root.credentials import mask_credentials
+from surf2vec.tasks.users.tombstones import NOBODY, Tombstones
+from surf2vec.tasks.users.user_set import want_forgotten
+from surf2vec.trainer.errors import DamageError, InputError, ResourceError
+from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.system.files import (
     digest_file,
     link_file,
     make_folder,

@@ -2,8 +2,8 @@
 
     user_vectors/part-00012.parquet, item_vectors/part-00000.parquet   new and changed rows, in the export's layout
     removed_users.parquet, removed_items.parquet                       user_id, url: removed rows
-    path_inputs.parquet                                                the release's own, if it has a path: every night changes it
-    manifest.json                                                      both releases; rows, bytes, checksums
+    trail_inputs.parquet                                                the release's own, if it has a trail: every
+    night changes it manifest.json                                                      both releases; rows, bytes, checksums
 
 A release contains its changes since the release that it builds on, and the checksum of that release's manifest
 (tasks/export/changes.py). The changes of all releases in between are joined. If one of them has no changes, both releases
@@ -18,7 +18,7 @@ from typing import Any
 
 import polars as pl
 
-from tasks.export.changes import (
+from surf2vec.tasks.export.changes import (
     CHANGES,
     KEYS,
     count_rows,
@@ -28,17 +28,17 @@ from tasks.export.changes import (
     write_difference,
     write_removed,
 )
-from tasks.export.export import EXPORT_MANIFEST
-from tasks.export.form import list_files
-from tasks.export.served_export import token_of
-from tasks.registry import tracking
-from tasks.registry.pull import Fetcher, check_out, describe_pull, find_version, hold_folder, put_in_place
-from tasks.registry.tracking import Version
-from tasks.users.tombstones import NOBODY, Tombstones
-from trainer.errors import InputError
-from trainer.events import OnEvent, ignore_event
-from trainer.system.files import read_json, write_manifest_json
-from trainer.system.units import size
+from surf2vec.tasks.export.export import EXPORT_MANIFEST
+from surf2vec.tasks.export.form import list_files
+from surf2vec.tasks.export.served_export import token_of
+from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.registry.pull import Fetcher, check_out, describe_pull, find_version, hold_folder, put_in_place
+from surf2vec.tasks.registry.tracking import Version
+from surf2vec.tasks.users.tombstones import NOBODY, Tombstones
+from surf2vec.trainer.errors import InputError
+from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.system.files import read_json, write_manifest_json
+from surf2vec.trainer.system.units import size
 
 FORMAT_VERSION = 1
 
@@ -85,7 +85,7 @@ def pull_since(
     fetcher = Fetcher(tracking_uri, on_event)
     with hold_folder(out, on_event) as gathered, tempfile.TemporaryDirectory(dir=gathered) as scratch:
         manifest = fetcher.get_manifest(target, Path(scratch) / EXPORT_MANIFEST)
-        path = _fetch_path(target, manifest, fetcher, gathered)
+        trail = _fetch_trail(target, manifest, fetcher, gathered)
         links, reason = _find_links(target, older.tags["manifest_sha256"], manifest, fetcher, gathered, Path(scratch))
         way = reason or f"the changes of {len(links):,} releases"
         if reason:
@@ -97,12 +97,12 @@ def pull_since(
                     fetcher.get(link.version, name, about, link.folder / name)
         files = join_changes(gathered, links, forgotten, token_of(manifest))
         counts = count_rows(files)
-        kept = ("release", "space_id", "vector_size", "storage", "parts", "path")
+        kept = ("release", "space_id", "vector_size", "storage", "parts", "trail")
         about = {name: manifest[name] for name in kept if name in manifest}
         about |= {"format_version": FORMAT_VERSION, "since": older.tags["release"], "since_version": older.number}
-        about |= {"model_version": target.number, "files": files | path} | counts
+        about |= {"model_version": target.number, "files": files | trail} | counts
         write_manifest_json(gathered / EXPORT_MANIFEST, about)
-        put_in_place(gathered, out, {EXPORT_MANIFEST, *files, *path})
+        put_in_place(gathered, out, {EXPORT_MANIFEST, *files, *trail})
     changed = {
         "changed_users": counts["num_users"],
         "changed_items": counts["num_items"],
@@ -112,12 +112,12 @@ def pull_since(
     return describe_pull(manifest, target, out, fetcher) | {"since": since, "way": way} | changed
 
 
-def _fetch_path(target: Version, manifest: dict[str, Any], fetcher: Fetcher, folder: Path) -> dict[str, Any]:
-    """Fetch the file that paths are summed up from; return its entry, or none without a path."""
-    path = {manifest["path"]["file"]: manifest["path"]} if "path" in manifest else {}
-    for name, entry in path.items():
+def _fetch_trail(target: Version, manifest: dict[str, Any], fetcher: Fetcher, folder: Path) -> dict[str, Any]:
+    """Fetch the file that trails are summed up from; return its entry, or none without a trail."""
+    trail = {manifest["trail"]["file"]: manifest["trail"]} if "trail" in manifest else {}
+    for name, entry in trail.items():
         fetcher.get(target, name, entry, folder / name)
-    return path
+    return trail
 
 
 def _find_links(

@@ -19,20 +19,20 @@ from typing import Any
 
 import numpy as np
 
-from tasks.corpus.folder import CORPUS_MANIFEST
-from tasks.export.export import EXPORT_MANIFEST
-from tasks.ingest.sources import read_catalog
-from tasks.registry.faults import TAG_PATH, TAG_SHA256
-from tasks.registry.tracking import Content
-from tasks.root.credentials import mask_values
-from tasks.root.identity import read_root_id
-from tasks.root.run import Root, open_scratch_folder
-from tasks.root.story import Story
-from trainer.store.generation import Generation
-from trainer.store.images import verify_image
-from trainer.store.manifests import STORE_MANIFEST, explain_damage, is_of_earlier_version, read_manifest
-from trainer.store.tokens import COUNTS, VOCABULARY, open_corpus, partition_name
-from trainer.system.files import describe_file, digest_file, link_file, read_json, sync_file, write_json
+from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST
+from surf2vec.tasks.export.export import EXPORT_MANIFEST
+from surf2vec.tasks.ingest.sources import read_catalog
+from surf2vec.tasks.registry.faults import TAG_PATH, TAG_SHA256
+from surf2vec.tasks.registry.tracking import Content
+from surf2vec.tasks.root.credentials import mask_values
+from surf2vec.tasks.root.identity import read_root_id
+from surf2vec.tasks.root.run import Root, open_scratch_folder
+from surf2vec.tasks.root.story import Story
+from surf2vec.trainer.store.generation import Generation
+from surf2vec.trainer.store.images import verify_image
+from surf2vec.trainer.store.manifests import STORE_MANIFEST, explain_damage, is_of_earlier_version, read_manifest
+from surf2vec.trainer.store.tokens import COUNTS, VOCABULARY, open_corpus, partition_name
+from surf2vec.trainer.system.files import describe_file, digest_file, link_file, read_json, sync_file, write_json
 
 FOLDER = "state"
 STATE_MANIFEST = "manifest.json"

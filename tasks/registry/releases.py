@@ -8,11 +8,11 @@ import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
 
-from tasks.config import PublishConfig
-from tasks.root.identity import has_registry, registry_uri
-from tasks.root.run import Root
-from tasks.root.story import RegisterStep
-from trainer.errors import InputError, UnavailableError
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.root.identity import has_registry, registry_uri
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.root.story import RegisterStep
+from surf2vec.trainer.errors import InputError, UnavailableError
 
 CHALLENGER, CHAMPION = "challenger", "champion"
 _VERSIONS = """
@@ -48,7 +48,7 @@ def list_releases(root: Root, publish: PublishConfig) -> Releases:
                 return Releases(*(dict(database.execute(query, model).fetchall()) for query in (_VERSIONS, _ALIASES)))
         except sqlite3.Error:
             pass
-    from tasks.registry import tracking
+    from surf2vec.tasks.registry import tracking
 
     registered = tracking.get_registered(uri, publish.model_name)
     numbers = {one.tags["release"]: one.number for one in registered.versions if "release" in one.tags}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 # This import comes first: it sets environment variables that MLflow reads when it is imported.
-from tasks.registry.mlflow_runs import RUN_TAG, connect, download, gather, let_others_make, use_uri
+from surf2vec.tasks.registry.mlflow_runs import RUN_TAG, connect, download, gather, let_others_make, use_uri
 
 # isort: split
 import mlflow.pyfunc
@@ -28,14 +28,14 @@ from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import AnyType, Array
 from mlflow.utils.file_utils import local_file_uri_to_path
 
-from tasks.config import PublishConfig
-from tasks.registry.version_tags import read_tags, store_tags
-from tasks.root.identity import ROOT_TAG, is_own_registry, read_root_id, registry_uri
-from tasks.root.run import Root, read_stories, use_temporary_folder
-from trainer.system.files import sync_folder, sync_tree
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.registry.version_tags import read_tags, store_tags
+from surf2vec.tasks.root.identity import ROOT_TAG, is_own_registry, read_root_id, registry_uri
+from surf2vec.tasks.root.run import Root, read_stories, use_temporary_folder
+from surf2vec.trainer.system.files import sync_folder, sync_tree
 
 MODEL_CODE = Path(__file__).parent / "user_vectors_model.py"
-MODEL_MODULES = tuple(Path(__file__).parents[1] / "export" / name for name in ("served_export.py", "path_sums.py"))
+MODEL_MODULES = tuple(Path(__file__).parents[1] / "export" / name for name in ("served_export.py", "trail_sums.py"))
 REQUIREMENTS = ("mlflow", "numpy", "pandas", "pyarrow", "faiss-cpu")
 
 

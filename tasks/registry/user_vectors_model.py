@@ -2,7 +2,7 @@
 
 Nearest users are found by faiss. Where it is not installed every user is compared, which takes longer and finds the same.
 
-MLflow copies this file and the modules that it imports from surf2vec, served_export.py and path_sums.py, into the model, and
+MLflow copies this file and the modules that it imports from surf2vec, served_export.py and trail_sums.py, into the model, and
 runs it at load time. So they import nothing else of surf2vec, and surf2vec does not import this file. `predict` takes a column
 `user_id` and returns a row for each user id, in the same order:
 
@@ -10,21 +10,21 @@ runs it at load time. So they import nothing else of surf2vec, and surf2vec does
     neighbours, scores              with params {"k": 10}: nearest users by cosine, nearest first, the user left out
     items, item_scores              with params {"items": 10}: items by dot product, highest first
 
-With a column `pages`, a list of canonical URLs a row, oldest first, a vector's path is summed up anew from the last of them. A
+With a column `pages`, a list of canonical URLs a row, oldest first, a vector's trail is summed up anew from the last of them. A
 user who is unknown, or has no id, then has no interest: zeros. So has everybody if the release was reduced: its numbers mix both
 parts. Pages that the release does not know are left out. A user without any other keeps last night's vector, or None.
 
 With params {"items": 10, "seen": "leave out"} `items` leaves out those in a column `seen`, a list of canonical URLs a row.
 Without it `items` may have pages that the user has seen.
 
-With params {"part": "interest"} or "path" vectors and items are of that part alone; the manifest names its columns.
+With params {"part": "interest"} or "trail" vectors and items are of that part alone; the manifest names its columns.
 
 The vectors are in the model, or in the export's folder, whose URI is in the model's configuration. If the folder has another path
 on this machine, use `mlflow.pyfunc.load_model(..., model_config={"export_uri": "file:///mnt/export/r1"})`.
 
 Loading reads only the manifest and the sizes of the files. A lookup hashes the id to find its part, finds the row group by the
 least ids in the part's footer, and reads that group only. The index is memory-mapped. The items, and the input vectors of the
-path, are read at first use.
+trail, are read at first use.
 
 Bytes are compared with the digests of the manifest before use: row groups and footers of users one by one; the index, the items,
 and parts of earlier versions, whose row groups have no digests, as complete files.
@@ -44,10 +44,10 @@ import pandas as pd
 import pyarrow.parquet as pq
 from mlflow.models import set_model
 
-for name in ("path_sums", "served_export"):
+for name in ("trail_sums", "served_export"):
     sys.modules.pop(name, None)  # the modules of another release that this process has loaded
-from path_sums import PathSums, check_pages, path_of_release  # noqa: E402 (see above)
 from served_export import TOKEN, Export, Part, as_bytes, decode_vectors  # noqa: E402
+from trail_sums import TrailSums, check_pages, trail_of_release  # noqa: E402 (see above)
 
 MAX_OPEN_PARTS = 512  # a footer of 50,000 users takes about 850 kB of memory
 MAX_KEPT_GROUPS = 8192  # row groups whose ids stay in memory, of a million users: about 25 MB
@@ -81,8 +81,8 @@ class UserVectors(mlflow.pyfunc.PythonModel):
         own_rows, vectors = self.gather_users(ids)
         is_found = own_rows >= 0
         if "pages" in given:
-            path_of_release(self.manifest)
-            vectors, is_known = self.path_sums.renew(vectors, list(given["pages"]))
+            trail_of_release(self.manifest)
+            vectors, is_known = self.trail_sums.renew(vectors, list(given["pages"]))
             is_found |= is_known
         own_rows, vectors = own_rows[is_found], vectors[is_found, columns_of_part]
         columns = {"vector": vectors.tolist()}
@@ -111,10 +111,10 @@ class UserVectors(mlflow.pyfunc.PythonModel):
         return rows, vectors
 
     @cached_property
-    def path_sums(self) -> PathSums:
-        with self.export.reading_verified(self.manifest["path"]["file"]) as path:
+    def trail_sums(self) -> TrailSums:
+        with self.export.reading_verified(self.manifest["trail"]["file"]) as path:
             table = pq.read_table(path)
-        return PathSums.of_release(self.manifest, table["url"].to_pylist(), decode_vectors(table))
+        return TrailSums.of_release(self.manifest, table["url"].to_pylist(), decode_vectors(table))
 
     @cached_property
     def index(self) -> Any:

@@ -7,7 +7,7 @@ A group has one writer, so that none overwrites what another has just written.
 import json
 from collections.abc import Mapping
 
-from tasks.root.identity import ROOT_TAG
+from surf2vec.tasks.root.identity import ROOT_TAG
 
 GROUPS = {
     "surf2vec_files": (  # written by a registration

@@ -10,10 +10,10 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
-from tasks.ingest.sources import read_catalog
-from tasks.root.run import Root, Run
-from trainer.errors import InputError
-from trainer.system.files import read_json, write_manifest_json
+from surf2vec.tasks.ingest.sources import read_catalog
+from surf2vec.tasks.root.run import Root, Run
+from surf2vec.trainer.errors import InputError
+from surf2vec.trainer.system.files import read_json, write_manifest_json
 
 FORMAT_VERSION = 1
 Night = dict[str, Any]

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from tasks.report.tables import describe_gate
-from tasks.root.story import CorpusStep, EvaluateStep, ExportStep, GateStep, Story
-from tasks.root.wording import amount, as_markdown, brief, count, duration, score
+from surf2vec.tasks.report.tables import describe_gate
+from surf2vec.tasks.root.story import CorpusStep, EvaluateStep, ExportStep, GateStep, Story
+from surf2vec.tasks.root.wording import amount, as_markdown, brief, count, duration, score
 
 NUM_ID_CHARACTERS = 6
 
@@ -60,10 +60,11 @@ vectors = model.predict(users)  # null for an unknown user
 ranked = model.predict(users, params={{"k": 10, "items": 10}})
 ```
 
-`k` adds the nearest users, `items` the items that rank first. With a column `pages`, lists of URLs, oldest first, the path is
+`k` adds the nearest users, `items` the items that rank first. With a column `pages`, lists of URLs, oldest first, the trail is
 summed up from them, of anybody. `surf2vec pull models:/{model_name}@champion --out FOLDER` gets all vectors as Parquet.
 
-**A vector** has two parts side by side: *interest*, what a user is about, and, if the log has an order, *path*, where the user is
+**A vector** has two parts side by side: *interest*, what a user is about, and, if the log has an order, *trail*,
+where the user is
 now. The dot product with an item's vector ranks; cosines compare users. The last coordinates of a part are constants, by which
 items have their popularity. Vectors of different releases compare only if the tag `space_id` is the same.
 

@@ -6,8 +6,8 @@ version is a dash or is left out. With several workers, both are those of the fi
 
 from typing import Any
 
-from tasks.root.story import TrainStep
-from tasks.root.wording import UNKNOWN, amount, count, duration, several, share
+from surf2vec.tasks.root.story import TrainStep
+from surf2vec.tasks.root.wording import UNKNOWN, amount, count, duration, several, share
 
 
 def list_measured(train: TrainStep) -> list[dict[str, str]]:

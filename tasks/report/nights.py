@@ -9,12 +9,12 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
-from tasks.report import plots
-from tasks.report.report import PAGES
-from tasks.root.run import Root, read_stories
-from tasks.root.story import Story
-from tasks.root.wording import brief, phrase, score
-from trainer.system.files import replace_file
+from surf2vec.tasks.report import plots
+from surf2vec.tasks.report.report import PAGES
+from surf2vec.tasks.root.run import Root, read_stories
+from surf2vec.tasks.root.story import Story
+from surf2vec.tasks.root.wording import brief, phrase, score
+from surf2vec.trainer.system.files import replace_file
 
 Night = dict[str, Any]
 

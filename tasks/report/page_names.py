@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from urllib.parse import unquote
 
-from tasks.root.wording import shown
+from surf2vec.tasks.root.wording import shown
 
 MAX_URL_CHARS = 300
 MAX_PARTS = 6

@@ -18,15 +18,15 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from tasks.export.export import EXPORT_MANIFEST, path_of
-from tasks.export.index import unit_rows
-from tasks.export.served_export import decode_vectors
-from tasks.export.vector_files import VECTOR_COLUMNS, directions_of
-from tasks.report.page_names import OTHER, sections, short_names, shorten, shown_url
-from tasks.report.plots import Label, LineChart, draw_lines, place_labels
-from tasks.root.story import Story
-from tasks.root.wording import brief, count, duration
-from trainer.system.files import read_json
+from surf2vec.tasks.export.export import EXPORT_MANIFEST, path_of
+from surf2vec.tasks.export.index import unit_rows
+from surf2vec.tasks.export.served_export import decode_vectors
+from surf2vec.tasks.export.vector_files import VECTOR_COLUMNS, directions_of
+from surf2vec.tasks.report.page_names import OTHER, sections, short_names, shorten, shown_url
+from surf2vec.tasks.report.plots import Label, LineChart, draw_lines, place_labels
+from surf2vec.tasks.root.story import Story
+from surf2vec.tasks.root.wording import brief, count, duration
+from surf2vec.trainer.system.files import read_json
 
 MAP_WIDTH, MAP_HEIGHT, MAP_MARGIN = 820, 640, 22
 NUM_REGIONS = 8
@@ -55,8 +55,8 @@ class MapDot(NamedTuple):
 
 
 def draw_training(story: Story) -> dict[str, LineChart | None]:
-    """Returns `{"loss", "path", "rate", "lags"}`: losses over epochs of the interest, or of the only part, and of the path;
-    tokens per second over time; the weight of each lag of the path. None for a chart without values.
+    """Returns `{"loss", "trail", "rate", "lags"}`: losses over epochs of the interest, or of the only part, and of the trail;
+    tokens per second over time; the weight of each lag of the trail. None for a chart without values.
     """
     train, corpus = story.steps.train, story.steps.corpus
     points = [point for point in (train.curve if train else []) if point.get("epoch") is not None]
@@ -89,7 +89,7 @@ def draw_training(story: Story) -> dict[str, LineChart | None]:
     times = [point["seconds"] / factor for point in timed]
     return {
         "loss": losses(""),
-        "path": losses("path_"),
+        "trail": losses("trail_"),
         "lags": draw_lines(range(1, len(lags) + 1), weights, "pages before the next", brief, brief, from_zero=True),
         "rate": draw_lines(
             times, {brief((rates or [0])[-1] or 0): rate}, f"{unit} of training", brief, brief, from_zero=True

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tasks.report import plots
-from tasks.report.measured import describe_sharing, list_caveats, list_loads, list_measured
-from tasks.report.pictures import MAP_HEIGHT, MAP_WIDTH, draw_items, draw_training
-from tasks.report.tables import (
+from surf2vec.tasks.report import plots
+from surf2vec.tasks.report.measured import describe_sharing, list_caveats, list_loads, list_measured
+from surf2vec.tasks.report.pictures import MAP_HEIGHT, MAP_WIDTH, draw_items, draw_training
+from surf2vec.tasks.report.tables import (
     describe_gate,
     describe_status,
     describe_verdict,
@@ -21,10 +21,10 @@ from tasks.report.tables import (
     list_settings,
     list_steps,
 )
-from tasks.root.credentials import mask_credentials
-from tasks.root.story import CorpusStep, EvaluateStep, ExportStep, IngestStep, RegisterStep, Story, TrainStep
-from tasks.root.wording import amount, brief, compact, count, duration, phrase, score, share, shown, times
-from trainer.system.files import replace_file
+from surf2vec.tasks.root.credentials import mask_credentials
+from surf2vec.tasks.root.story import CorpusStep, EvaluateStep, ExportStep, IngestStep, RegisterStep, Story, TrainStep
+from surf2vec.tasks.root.wording import amount, brief, compact, count, duration, phrase, score, share, shown, times
+from surf2vec.trainer.system.files import replace_file
 
 PAGES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),

@@ -10,8 +10,8 @@ from datetime import date
 from itertools import pairwise
 from typing import Any
 
-from tasks.root.credentials import mask_credentials
-from tasks.root.story import (
+from surf2vec.tasks.root.credentials import mask_credentials
+from surf2vec.tasks.root.story import (
     ChooseStep,
     CorpusStep,
     EvaluateStep,
@@ -25,7 +25,7 @@ from tasks.root.story import (
     TrainStep,
     TrialStep,
 )
-from tasks.root.wording import UNKNOWN, amount, brief, count, duration, phrase, score, several, share, times
+from surf2vec.tasks.root.wording import UNKNOWN, amount, brief, count, duration, phrase, score, several, share, times
 
 STEPS = ("ingest", "corpus", "trial", "train", "choose", "evaluate", "refit", "export", "gate", "register")
 
@@ -150,9 +150,9 @@ def list_made(step: Step) -> list[str]:
 
 
 def describe_trials(trial: TrialStep) -> list[str]:
-    """Returns the settings of the path that the log chose, with their gains; or why none was."""
+    """Returns the settings of the trail that the log chose, with their gains; or why none was."""
     if not trial.gains:
-        return [trial.reason or "no trial stayed finite: the path's settings stay"]
+        return [trial.reason or "no trial stayed finite: the trail's settings stay"]
     gains = [gain for gain in trial.gains if gain["is_chosen"]]
     return [
         f"{several(trial.num_asked, 'user')} asked, of {count(trial.num_users)} trained in {len(trial.gains) + 1} trials",
@@ -160,20 +160,20 @@ def describe_trials(trial: TrialStep) -> list[str]:
             f"chosen by the log: {gain['name']} {gain['value']:g}, hit@20 {gain['gain']:+.3f} ± {gain['standard_error']:.3f}"
             for gain in gains
         ),
-        "" if gains else "no other setting of the path is better beyond two standard errors",
+        "" if gains else "no other setting of the trail is better beyond two standard errors",
     ]
 
 
 def describe_choice(choice: ChooseStep) -> list[str]:
-    """Returns the weight of the path, why it has it, and what each part finds by itself."""
-    if choice.path_weight is None:
-        return ["nothing to choose: vectors have one part, or train.path_weight is set"]
-    alone = {name: choice.hit_at_20.get(key) for name, key in (("interest", "0"), ("path", "1"))}
+    """Returns the weight of the trail, why it has it, and what each part finds by itself."""
+    if choice.trail_weight is None:
+        return ["nothing to choose: vectors have one part, or train.trail_weight is set"]
+    alone = {name: choice.hit_at_20.get(key) for name, key in (("interest", "0"), ("trail", "1"))}
     reason = f"as in release {choice.kept_from}" if choice.kept_from else "as usual"
     if choice.gain is not None:
         reason = f"chosen by the log: {choice.describe_gain()} than with the usual weight"
     return [
-        f"weight of the path {choice.path_weight:g}, {reason}",
+        f"weight of the trail {choice.trail_weight:g}, {reason}",
         *(f"hit@20 by the {name} alone {score(hit)}" for name, hit in alone.items() if hit is not None),
     ]
 
@@ -302,6 +302,6 @@ def list_notes(story: Story) -> list[str]:
     if story.steps.corpus and story.steps.corpus.has_order is False:
         notes.append(
             "The order of a user's events says nothing of what comes next: their times are all the same, or might as well be "
-            "others. So vectors have no path, and recency is off."
+            "others. So vectors have no trail, and recency is off."
         )
     return notes

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import duckdb
 
-from tasks.root.run import Root
-from trainer.errors import ConfigError, ResourceError, SurfError
-from trainer.system.units import size
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.errors import ConfigError, ResourceError, SurfError
+from surf2vec.trainer.system.units import size
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)

@@ -16,12 +16,12 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-from tasks.config import PublishConfig
-from tasks.root.credentials import mask_credentials, strip_credentials
-from tasks.root.run import Root, read_stories
-from tasks.root.story import Story
-from trainer.errors import ConfigError, DamageError
-from trainer.system.files import read_json, write_json
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.root.credentials import mask_credentials, strip_credentials
+from surf2vec.tasks.root.run import Root, read_stories
+from surf2vec.tasks.root.story import Story
+from surf2vec.trainer.errors import ConfigError, DamageError
+from surf2vec.trainer.system.files import read_json, write_json
 
 ROOT_TAG = "surf2vec_root"
 ENVIRONMENT = "MLFLOW_TRACKING_URI"

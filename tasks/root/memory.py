@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from trainer.system.memory import private_bytes
+from surf2vec.trainer.system.memory import private_bytes
 
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has and needs it
 

@@ -17,13 +17,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tasks.root.memory import give_back_memory
-from tasks.root.story import IngestStep, S, Step, Steps, Story, read_story
-from trainer.errors import ResourceError
-from trainer.store.generation import Generation, has_generation, is_outdated, open_generation
-from trainer.store.upkeep import has_waiting, settle_manifest
-from trainer.store.writer import lock_store
-from trainer.system.files import TEMPORARY_SUFFIX, make_folder, read_json, write_manifest_json
+from surf2vec.tasks.root.memory import give_back_memory
+from surf2vec.tasks.root.story import IngestStep, S, Step, Steps, Story, read_story
+from surf2vec.trainer.errors import ResourceError
+from surf2vec.trainer.store.generation import Generation, has_generation, is_outdated, open_generation
+from surf2vec.trainer.store.upkeep import has_waiting, settle_manifest
+from surf2vec.trainer.store.writer import lock_store
+from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, make_folder, read_json, write_manifest_json
 
 FORGET = "forget"
 """The purpose of the only writer that may run after an interrupted `surf2vec forget`."""

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tasks.root.wording import share
-from trainer.errors import DamageError
-from trainer.system.files import read_json
+from surf2vec.tasks.root.wording import share
+from surf2vec.trainer.errors import DamageError
+from surf2vec.trainer.system.files import read_json
 
 
 class _Record(BaseModel):
@@ -80,7 +80,7 @@ class UnchangedStep(Step):
 
 
 class TrialStep(Step):
-    """The settings of the path that the log chose, by name, or why there were no trials (tasks/training/trials.py).
+    """The settings of the trail that the log chose, by name, or why there were no trials (tasks/training/trials.py).
 
     gains: of each trial, over the present settings, in hit@20 of the users who were asked, with its standard error.
     """
@@ -96,7 +96,7 @@ class TrialStep(Step):
 class TrainStep(Step):
     """A training, from its last manifest (trainer/training/record.py). workers: a record of each, if there are several.
 
-    loss, heldout_loss: of the interest, or of a path that stands alone; lags: the path's weights of the pages before the next.
+    loss, heldout_loss: of the interest, or of a trail that stands alone; lags: the trail's weights of the pages before the next.
     """
 
     generation: int | None = None
@@ -115,8 +115,8 @@ class TrainStep(Step):
     tokens_per_second: float | None = None
     loss: float | None = None
     heldout_loss: float | None = None
-    path_loss: float | None = None
-    path_heldout_loss: float | None = None
+    trail_loss: float | None = None
+    trail_heldout_loss: float | None = None
     curve: list[dict[str, Any]] = []
     lags: list[float] = []
     stall: float | None = None
@@ -139,11 +139,11 @@ class Comparison(_Record):
 
 
 class ChooseStep(Step):
-    """The path's weight. kept_from: the release whose weight is kept; gain: the mean of log(rank with the usual weight /
+    """The trail's weight. kept_from: the release whose weight is kept; gain: the mean of log(rank with the usual weight /
     rank) of the users who chose, with its standard error; hit_at_20: of each weight.
     """
 
-    path_weight: float | None = None
+    trail_weight: float | None = None
     kept_from: str | None = None
     num_users: int | None = None
     hit_at_20: dict[str, float] = {}

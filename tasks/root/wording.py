@@ -7,8 +7,8 @@ as it is.
 import re
 from typing import Any
 
-from tasks.root.credentials import map_texts
-from trainer.system.units import size
+from surf2vec.tasks.root.credentials import map_texts
+from surf2vec.trainer.system.units import size
 
 UNKNOWN = "–"
 Number = int | float | None

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.sample.world import (
+from surf2vec.tasks.sample.world import (
     DAY_SECONDS,
     PARQUET_SCHEMA,
     TOPICS,
@@ -34,9 +34,9 @@ from tasks.sample.world import (
     make_table,
     make_world,
 )
-from trainer.errors import ConfigError, ResourceError
-from trainer.events import OnEvent, ignore_event
-from trainer.system.files import read_json, replace_file, write_json
+from surf2vec.trainer.errors import ConfigError, ResourceError
+from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.system.files import read_json, replace_file, write_json
 
 Format = Literal["csv", "jsonl", "parquet", "combined"]
 EVENT_BYTES = {"csv": 105, "jsonl": 135, "parquet": 20, "combined": 245}  # measured; only to check the free disk space

@@ -22,9 +22,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.stores.places import KEYS, Change, Place, Side, as_vectors, empty_digests, lock_folder, parse_side
-from trainer.errors import InputError
-from trainer.system.files import (
+from surf2vec.tasks.stores.places import KEYS, Change, Place, Side, as_vectors, empty_digests, lock_folder, parse_side
+from surf2vec.trainer.errors import InputError
+from surf2vec.trainer.system.files import (
     TEMPORARY_SUFFIX,
     read_json,
     replace_file,

@@ -23,8 +23,8 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tasks.root.credentials import mask_credentials
-from trainer.errors import ConfigError, DamageError, InputError, SurfError, UnavailableError
+from surf2vec.tasks.root.credentials import mask_credentials
+from surf2vec.trainer.errors import ConfigError, DamageError, InputError, SurfError, UnavailableError
 
 KEYS = {"users": "user_id", "items": "url"}
 ADAPTERS = {  # scheme → module, class, package, extra
@@ -183,7 +183,7 @@ def open_store(url: str) -> Iterator[Store]:
     module, name, package, extra = ADAPTERS[place.scheme]
     if find_spec(package) is None:
         raise ConfigError(f"{place.scheme}:// needs {package}: pip install -c constraints.txt -e '.[{extra}]'")
-    adapter = import_module(f"tasks.stores.{module}")
+    adapter = import_module(f"surf2vec.tasks.stores.{module}")
     try:
         store: Store = getattr(adapter, name)(place)
         try:

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from tasks.stores.places import as_vectors
+from surf2vec.tasks.stores.places import as_vectors
 
 
 def encode_rows(rows: pa.Table) -> bytes:

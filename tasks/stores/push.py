@@ -20,17 +20,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.export.export import EXPORT_MANIFEST, path_of, read_export
-from tasks.export.served_export import decode_vectors
-from tasks.export.vector_files import ITEM_BATCH_ROWS, VECTOR_COLUMNS
-from tasks.registry.pull import find_version, pull
-from tasks.registry.tracking import Version
-from tasks.root.run import Root, open_scratch_folder
-from tasks.stores.places import KEYS, Change, Side, Store, empty_digests
-from tasks.users.tombstones import NOBODY, Tombstones, read_tombstones
-from trainer.errors import DamageError, InputError
-from trainer.events import OnEvent, ignore_event
-from trainer.system.files import digest_file
+from surf2vec.tasks.export.export import EXPORT_MANIFEST, path_of, read_export
+from surf2vec.tasks.export.served_export import decode_vectors
+from surf2vec.tasks.export.vector_files import ITEM_BATCH_ROWS, VECTOR_COLUMNS
+from surf2vec.tasks.registry.pull import find_version, pull
+from surf2vec.tasks.registry.tracking import Version
+from surf2vec.tasks.root.run import Root, open_scratch_folder
+from surf2vec.tasks.stores.places import KEYS, Change, Side, Store, empty_digests
+from surf2vec.tasks.users.tombstones import NOBODY, Tombstones, read_tombstones
+from surf2vec.trainer.errors import DamageError, InputError
+from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.system.files import digest_file
 
 CHECKED_ROWS = 100
 DIGEST_BYTES = 8

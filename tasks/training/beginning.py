@@ -14,25 +14,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.config import NightlyConfig
-from tasks.corpus.window import ends_before, list_differences
-from tasks.evaluation.comparison import match_items, match_unchanged
-from tasks.root.run import Root
-from tasks.root.story import EvaluateStep, NightPlan, ReleaseBefore, Story
-from tasks.training.runs import BaseRelease, open_base
-from tasks.training.space import begin_new_items, find_space_rotations
-from tasks.training.trials import VALUES
-from trainer.config import TrainConfig
-from trainer.errors import DamageError
-from trainer.events import OnEvent
-from trainer.model.rows import Rows
-from trainer.store.align import align_generation
-from trainer.store.generation import open_generation
-from trainer.store.tokens import Corpus, open_corpus
-from trainer.system.fan_out import FanOut
-from trainer.training.infer import refit_held_out
-from trainer.training.job import RESULT_NEUTRAL, Job, Schedule, choose_parts
-from trainer.training.next_night import Beginning, Known, begin_full, begin_night, fold_night, why_not
+from surf2vec.tasks.config import NightlyConfig
+from surf2vec.tasks.corpus.window import ends_before, list_differences
+from surf2vec.tasks.evaluation.comparison import match_items, match_unchanged
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.root.story import EvaluateStep, NightPlan, ReleaseBefore, Story
+from surf2vec.tasks.training.runs import BaseRelease, open_base
+from surf2vec.tasks.training.space import begin_new_items, find_space_rotations
+from surf2vec.tasks.training.trials import VALUES
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import DamageError
+from surf2vec.trainer.events import OnEvent
+from surf2vec.trainer.model.rows import Rows
+from surf2vec.trainer.store.align import align_generation
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.tokens import Corpus, open_corpus
+from surf2vec.trainer.system.fan_out import FanOut
+from surf2vec.trainer.training.infer import refit_held_out
+from surf2vec.trainer.training.job import RESULT_NEUTRAL, Job, Schedule, choose_parts
+from surf2vec.trainer.training.next_night import Beginning, Known, begin_full, begin_night, fold_night, why_not
 
 DECAY = 0.9
 """The items' Adagrad sums are multiplied by this for a night: below 1, so that frequent items still move."""
@@ -197,13 +197,13 @@ def settle(root: Root, job: Job, story: Story, on_event: OnEvent) -> dict[str, A
         return own_space
     if "alignment" not in generation.manifest:
         before, now = (open_corpus(root.corpus(name)) for name in (space.record.window_id, story.window_id))
-        rotation, path_rotation = find_space_rotations((before, space.generation), (now, generation))
+        rotation, trail_rotation = find_space_rotations((before, space.generation), (now, generation))
         figures = {"cosine": round(rotation.cosine, 4), "num_items": rotation.num_items}
         text = f"items are also in release {space.record.release}, mean cosine"
         on_event("log", {"message": f"{figures['num_items']:,} {text} {figures['cosine']:.3f}"})
         if rotation.cosine < MIN_ALIGNMENT:
             return own_space | figures
-        generation = align_generation(job.store_dir, rotation, path_rotation, {"alignment": figures}, on_event)
+        generation = align_generation(job.store_dir, rotation, trail_rotation, {"alignment": figures}, on_event)
     aligned = {"space_id": space.record.space_id, "generation": generation.generation}
     return own_space | aligned | generation.manifest["alignment"]
 

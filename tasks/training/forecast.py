@@ -7,23 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from tasks.config import ResourcesConfig
-from tasks.training.trials import describe_plan
-from tasks.training.worker_processes import count_workers, pick_device
-from trainer.config import TrainConfig
-from trainer.events import OnEvent
-from trainer.kernels import pick_kernel
-from trainer.model.trees import make_tree
-from trainer.plan.alone import Budget, Plan, plan_training
-from trainer.plan.prediction import Rates
-from trainer.plan.shares import share_users
-from trainer.plan.sizes import Sizes, Work, training_sizes
-from trainer.plan.together import Member, form_team, plan_together
-from trainer.store.tokens import open_corpus
-from trainer.system.units import parse_bytes
-from trainer.training.job import Job
-from trainer.training.preparation import divide_work, measure_machine, warm_up
-from trainer.workers.group import ALONE
+from surf2vec.tasks.config import ResourcesConfig
+from surf2vec.tasks.training.trials import describe_plan
+from surf2vec.tasks.training.worker_processes import count_workers, pick_device
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.events import OnEvent
+from surf2vec.trainer.kernels import pick_kernel
+from surf2vec.trainer.model.trees import make_tree
+from surf2vec.trainer.plan.alone import Budget, Plan, plan_training
+from surf2vec.trainer.plan.prediction import Rates
+from surf2vec.trainer.plan.shares import share_users
+from surf2vec.trainer.plan.sizes import Sizes, Work, training_sizes
+from surf2vec.trainer.plan.together import Member, form_team, plan_together
+from surf2vec.trainer.store.tokens import open_corpus
+from surf2vec.trainer.system.units import parse_bytes
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.preparation import divide_work, measure_machine, warm_up
+from surf2vec.trainer.workers.group import ALONE
 
 NETWORK_BYTES_PER_SECOND = 1.25e9
 """The assumed bandwidth between two workers: 10 Gbit/s."""

@@ -1,7 +1,7 @@
 """Runs torchrun's elastic agent for the workers of one machine, on loopback only. It ends when its parent does.
 
-`python -m tasks.training.loopback_agent PARENT ARGUMENTS`, with torchrun's arguments. torchrun's own rendezvous would listen
-on all interfaces, without a password; this one is a store that listens on 127.0.0.1 only.
+`python -m surf2vec.tasks.training.loopback_agent PARENT ARGUMENTS`, with torchrun's arguments. torchrun's own
+rendezvous would listen on all interfaces, without a password; this one is a store that listens on 127.0.0.1 only.
 
 torchrun's handler of SIGTERM raises at any point of the agent. A killed parent sends one signal for each of its threads, and the
 second would leave the agent without the lock that tells it that a worker ended: it would wait until STOP_SECONDS are over.
@@ -24,7 +24,7 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 
-from trainer.system.signals import end_with_parent, stop_on_sigterm
+from surf2vec.trainer.system.signals import end_with_parent, stop_on_sigterm
 
 HOST = "127.0.0.1"
 

@@ -6,15 +6,15 @@ Imports nothing slow: `surf2vec run` with nothing to do needs only this.
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.corpus.folder import CORPUS_MANIFEST
-from tasks.export.export import EXPORT_MANIFEST
-from tasks.root.run import Root, Run, current_generation, read_stories
-from tasks.root.story import CorpusStep, ExportStep, RegisterStep, ReleaseBefore
-from trainer.errors import DamageError
-from trainer.store.generation import Generation
-from trainer.store.tokens import whole_window
-from trainer.store.writer import find_pinned
-from trainer.system.files import digest_json, read_json
+from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST
+from surf2vec.tasks.export.export import EXPORT_MANIFEST
+from surf2vec.tasks.root.run import Root, Run, current_generation, read_stories
+from surf2vec.tasks.root.story import CorpusStep, ExportStep, RegisterStep, ReleaseBefore
+from surf2vec.trainer.errors import DamageError
+from surf2vec.trainer.store.generation import Generation
+from surf2vec.trainer.store.tokens import whole_window
+from surf2vec.trainer.store.writer import find_pinned
+from surf2vec.trainer.system.files import digest_json, read_json
 
 
 @dataclass(frozen=True)

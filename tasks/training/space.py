@@ -11,10 +11,10 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from trainer.config import PATH_BIASES
-from trainer.store.align import Rotation, find_rotation
-from trainer.store.generation import Generation
-from trainer.store.tokens import Corpus
+from surf2vec.trainer.config import TRAIL_BIASES
+from surf2vec.trainer.store.align import Rotation, find_rotation
+from surf2vec.trainer.store.generation import Generation
+from surf2vec.trainer.store.tokens import Corpus
 
 ALIGN_ITEMS = 100_000
 """The rotation is fitted to common items among the first so many of both vocabularies: far more than 128 dimensions need."""
@@ -27,31 +27,31 @@ _HOST = r"^([a-z][a-z0-9+.-]*://[^/]*)"
 
 
 def find_space_rotations(base: Side, new: Side) -> tuple[Rotation, Rotation | None]:
-    """Return the rotations of interest and path from a new generation's space into the base's; the identity if they share no
-    item. None: without a path.
+    """Return the rotations of interest and trail from a new generation's space into the base's; the identity if they share no
+    item. None: without a trail.
     """
     before, now = (_read_urls(corpus, 0, ALIGN_ITEMS).with_row_index("row") for corpus, _ in (base, new))
     rows = now.join(before, on="url", how="inner", suffix="_base", maintain_order="left")
     own, other = rows["row"].to_numpy(), rows["row_base"].to_numpy()
-    newer, older, config = new[1].path, base[1].path, new[1].config
+    newer, older, config = new[1].trail, base[1].trail, new[1].config
     pairs = [(new[1].read_items(0, len(now))[own], base[1].read_items(0, len(before))[other])]
     rotation = find_rotation(pairs, config.interest_size, config.num_free)
     if newer is None or older is None:
         return rotation, None
     tables = ((newer.outputs, older.outputs), (newer.inputs, older.inputs))
     pairs = [(ours.vectors[own], theirs.vectors[other]) for ours, theirs in tables]
-    return rotation, find_rotation(pairs, config.path_size, config.path_size - PATH_BIASES)
+    return rotation, find_rotation(pairs, config.trail_size, config.trail_size - TRAIL_BIASES)
 
 
 def begin_new_items(corpus: Corpus, base: Generation) -> list[NDArray[np.float32]]:
     """Return first vectors of the items that the base does not have: outputs of the interest, then outputs and inputs of the
-    path, if there is one.
+    trail, if there is one.
     """
     tables: list[Read] = [base.read_items]
-    if path := base.path:
+    if trail := base.trail:
         tables += [
-            lambda start, stop: path.outputs.vectors[start:stop],
-            lambda start, stop: path.inputs.vectors[start:stop],
+            lambda start, stop: trail.outputs.vectors[start:stop],
+            lambda start, stop: trail.inputs.vectors[start:stop],
         ]
     return [_begin_from_means(corpus, base.num_items, read) for read in tables]
 

@@ -1,6 +1,6 @@
-"""The log chooses the settings of the path, before a full training, by short trainings on a sample of its users.
+"""The log chooses the settings of the trail, before a full training, by short trainings on a sample of its users.
 
-Each trial trains the path of one user in `ONE_IN`, with one setting changed. Then it ranks the newest new item of each of these
+Each trial trains the trail of one user in `ONE_IN`, with one setting changed. Then it ranks the newest new item of each of these
 users, which its training has not seen. What evaluation holds out is neither trained on nor asked. A value is chosen only if its
 hit@20 is above that of the present value by more than two standard errors of the difference, user by user. The present values
 are the defaults at first, then those of the release that serves, so that chance does not change them from one full night to the
@@ -15,21 +15,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.corpus.sample import write_user_sample
-from tasks.evaluation.evaluate import LEAST_GAIN, TOP, measure_gain, rank_choosing
-from tasks.root.run import Root, open_scratch_folder
-from trainer.config import TrainConfig
-from trainer.errors import ResourceError, TrainingError
-from trainer.events import OnEvent, log
-from trainer.store.generation import Generation, open_generation
-from trainer.store.tokens import Corpus, open_corpus
-from trainer.training.job import Job
-from trainer.training.loop import train
+from surf2vec.tasks.corpus.sample import write_user_sample
+from surf2vec.tasks.evaluation.evaluate import LEAST_GAIN, TOP, measure_gain, rank_choosing
+from surf2vec.tasks.root.run import Root, open_scratch_folder
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ResourceError, TrainingError
+from surf2vec.trainer.events import OnEvent, log
+from surf2vec.trainer.store.generation import Generation, open_generation
+from surf2vec.trainer.store.tokens import Corpus, open_corpus
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 
 VALUES: dict[str, tuple[float, ...]] = {
-    "path_l2": (0.1, 0.2),
-    "path_backward": (0.5, 0.9),
-    "path_discount": (0.1, 0.2),
+    "trail_l2": (0.1, 0.2),
+    "trail_backward": (0.5, 0.9),
+    "trail_discount": (0.1, 0.2),
 }
 ONE_IN = 40
 MAX_USERS = 200_000
@@ -42,7 +42,7 @@ _NO_COMMITS_SECONDS = 86_400.0
 
 
 def try_settings(root: Root, job: Job, present: Generation | None, goes_on: bool, on_event: OnEvent) -> dict[str, Any]:
-    """Return the story's "trial": the path's settings, by name, and the trials that chose them.
+    """Return the story's "trial": the trail's settings, by name, and the trials that chose them.
 
     present: the generation of the release that serves; goes_on: the training continues it and keeps its settings.
     """
@@ -56,11 +56,13 @@ def try_settings(root: Root, job: Job, present: Generation | None, goes_on: bool
         if num_asked < MIN_ASKED:
             few = f"{num_asked:,} users of one in {ONE_IN} can be asked, fewer than {MIN_ASKED:,}"
             return {"settings": start, "reason": f"{few}: they do not tell a gain from chance"}
-        log(on_event, f"trying the path's settings on {sample.num_users:,} users, {num_asked:,} of them asked")
+        log(on_event, f"trying the trail's settings on {sample.num_users:,} users, {num_asked:,} of them asked")
         trials = [start] + [start | {name: value} for name in VALUES for value in VALUES[name] if value != start[name]]
         hits: list[NDArray[np.float64] | None] = []
         for number, settings in enumerate(trials):
-            config = replace(job.config, path_weight=1.0, parts="path", commit_seconds=_NO_COMMITS_SECONDS, **settings)
+            config = replace(
+                job.config, trail_weight=1.0, parts="trail", commit_seconds=_NO_COMMITS_SECONDS, **settings
+            )
             trial = Job(sample.folder, folder / "store", config, job.host_memory_bytes)
             hits.append(find_hits(trial, sample))
             on_event("progress", {"step": "trial", "done": number + 1, "total": len(trials), "unit": "trials"})
@@ -80,9 +82,9 @@ def read_present(config: TrainConfig) -> dict[str, Any]:
 def why_no_trials(config: TrainConfig, num_users: int) -> str | None:
     """Return the reason why no trial is made; None if trials are made."""
     if config.parts == "interest":
-        return "vectors have no path, so none of its settings is tried"
+        return "vectors have no trail, so none of its settings is tried"
     if num_users < ONE_IN * MAX_ASKED:
-        return f"the path's settings are not tried: one in {ONE_IN} of {num_users:,} users does not tell a gain from chance"
+        return f"the trail's settings are not tried: one in {ONE_IN} of {num_users:,} users does not tell a gain from chance"
     return None
 
 
@@ -90,7 +92,7 @@ def describe_plan(config: TrainConfig, num_users: int) -> str:
     """Return the line of a plan about the trials before a full training of so many users."""
     num_tried = num_users // share_of(num_users)
     return why_no_trials(config, num_users) or (
-        f"before a full training the path's settings are tried on {num_tried:,} users, for about a quarter of its seconds or less"
+        f"before a full training the trail's settings are tried on {num_tried:,} users, for a quarter of its seconds or less"
     )
 
 

@@ -17,17 +17,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import trainer
-from tasks.config import ResourcesConfig
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError, ResourceError, SurfError
-from trainer.events import OnEvent
-from trainer.system.memory import private_bytes
-from trainer.system.units import parse_bytes, size
-from trainer.training.job import Job, write_job
-from trainer.training.loop import StoppedError
-from trainer.workers.event_file import ERROR, RESULT, EventReader, error_of
-from trainer.workers.group import WorkerLostError
+from surf2vec.tasks.config import ResourcesConfig
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError, ResourceError, SurfError
+from surf2vec.trainer.events import OnEvent
+from surf2vec.trainer.system.memory import private_bytes
+from surf2vec.trainer.system.units import parse_bytes, size
+from surf2vec.trainer.training.job import Job, write_job
+from surf2vec.trainer.training.loop import StoppedError
+from surf2vec.trainer.workers.event_file import ERROR, RESULT, EventReader, error_of
+from surf2vec.trainer.workers.group import WorkerLostError
 
 MAX_RESTARTS = 3
 STOP_SECONDS = 600
@@ -58,8 +57,8 @@ def pick_device(config: TrainConfig, resources: ResourcesConfig) -> Device:
     """Return the device for these settings on this machine: the GPU if a trial of its kernel succeeds."""
     if not resources.device_memory:
         return Device("cpu")
-    from trainer.kernels import import_gpu
-    from trainer.training.trial import try_apart
+    from surf2vec.trainer.kernels import import_gpu
+    from surf2vec.trainer.training.trial import try_apart
 
     try:
         gpu = import_gpu()
@@ -129,7 +128,7 @@ class Reported:
 
 
 def train_together(job: Job, crew: WorkerProcesses, on_event: OnEvent, stop: threading.Event) -> dict[str, Any]:
-    """Do as `trainer.training.loop.train`, with several workers. The job's host memory is for all of them together.
+    """Do as `surf2vec.trainer.training.loop.train`, with several workers. The job's host memory is for all of them together.
 
     Raises the error of a worker; WorkerLostError if a worker still died after MAX_RESTARTS restarts.
     """
@@ -151,11 +150,11 @@ def train_together(job: Job, crew: WorkerProcesses, on_event: OnEvent, stop: thr
 def start_agent(crew: WorkerProcesses, arguments: list[str]) -> Iterator["subprocess.Popen[bytes]"]:
     """Start torchrun's agent, whose workers get these arguments. If the block ends early, they commit and end."""
     command = [
-        sys.executable, "-m", "tasks.training.loopback_agent", str(os.getpid()),
+        sys.executable, "-m", "surf2vec.tasks.training.loopback_agent", str(os.getpid()),
         "--nproc-per-node", str(crew.num_workers), "--max-restarts", str(MAX_RESTARTS),
-        "--shutdown-timeout", str(STOP_SECONDS), "--log-dir", os.devnull, "-m", "trainer", *arguments,
+        "--shutdown-timeout", str(STOP_SECONDS), "--log-dir", os.devnull, "-m", "surf2vec.trainer", *arguments,
     ]  # fmt: skip
-    modules = [str(Path(trainer.__path__[0]).parent), os.environ.get("PYTHONPATH", "")]
+    modules = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {
         "GLOO_SOCKET_IFNAME": "lo",
         "NCCL_SOCKET_IFNAME": "lo",

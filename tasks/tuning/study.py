@@ -21,19 +21,19 @@ import optuna
 from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution, IntDistribution
 
-from tasks.config import PublishConfig
-from tasks.evaluation.evaluate import measure_gain
-from tasks.registry import mlflow_runs
-from tasks.root.credentials import mask_credentials
-from tasks.root.failures import check_out
-from tasks.root.identity import ROOT_TAG, claim_registry, is_own_registry, registry_uri
-from tasks.root.run import Root
-from tasks.root.wording import shown
-from trainer.config import MAX_DRAWS, TrainConfig
-from trainer.draws import epoch_key
-from trainer.errors import ConfigError, ResourceError
-from trainer.system.files import digest_json, read_json, replace_file, write_manifest_json
-from trainer.training.job import RESULT_NEUTRAL
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.evaluation.evaluate import measure_gain
+from surf2vec.tasks.registry import mlflow_runs
+from surf2vec.tasks.root.credentials import mask_credentials
+from surf2vec.tasks.root.failures import check_out
+from surf2vec.tasks.root.identity import ROOT_TAG, claim_registry, is_own_registry, registry_uri
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.root.wording import shown
+from surf2vec.trainer.config import MAX_DRAWS, TrainConfig
+from surf2vec.trainer.draws import epoch_key
+from surf2vec.trainer.errors import ConfigError, ResourceError
+from surf2vec.trainer.system.files import digest_json, read_json, replace_file, write_manifest_json
+from surf2vec.trainer.training.job import RESULT_NEUTRAL
 
 _FORMAT_VERSION = 2
 _COPIED = ("num_users", "num_tokens", "num_held_out", "one_in")

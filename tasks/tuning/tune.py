@@ -15,18 +15,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.corpus.sample import write_user_sample
-from tasks.evaluation.evaluate import rank_choosing
-from tasks.root.credentials import mask_credentials
-from tasks.root.run import Root, lock_root, open_scratch_folder, private_files
-from tasks.tuning.study import Search, Study, apply_settings, find_importances, propose, search_space, write_config
-from trainer.config import TrainSettings
-from trainer.errors import InputError, TrainingError
-from trainer.events import OnEvent, ignore_event
-from trainer.store.generation import open_generation
-from trainer.store.tokens import Corpus, open_corpus
-from trainer.training.job import Job
-from trainer.training.loop import train
+from surf2vec.tasks.corpus.sample import write_user_sample
+from surf2vec.tasks.evaluation.evaluate import rank_choosing
+from surf2vec.tasks.root.credentials import mask_credentials
+from surf2vec.tasks.root.run import Root, lock_root, open_scratch_folder, private_files
+from surf2vec.tasks.tuning.study import (
+    Search,
+    Study,
+    apply_settings,
+    find_importances,
+    propose,
+    search_space,
+    write_config,
+)
+from surf2vec.trainer.config import TrainSettings
+from surf2vec.trainer.errors import InputError, TrainingError
+from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.tokens import Corpus, open_corpus
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 
 MIN_USERS = 250
 MAX_ASKED = 20_000

@@ -15,17 +15,17 @@ from typing import Any, Literal
 import duckdb
 import pyarrow.parquet as pq
 
-from sql.runner import connect, fetch_rows
-from tasks.corpus.check import find_misfits
-from tasks.export.form import list_files
-from tasks.registry.faults import find_faults, list_copies
-from tasks.root.run import Root, Run, list_folders
-from tasks.root.story import read_story
-from tasks.root.wording import several
-from trainer.errors import DamageError, SurfError
-from trainer.store.tokens import CHANGED, Corpus, open_corpus
-from trainer.store.upkeep import examine_store
-from trainer.system.files import TEMPORARY_SUFFIX, read_json, verify_file
+from surf2vec.sql.runner import connect, fetch_rows
+from surf2vec.tasks.corpus.check import find_misfits
+from surf2vec.tasks.export.form import list_files
+from surf2vec.tasks.registry.faults import find_faults, list_copies
+from surf2vec.tasks.root.run import Root, Run, list_folders
+from surf2vec.tasks.root.story import read_story
+from surf2vec.tasks.root.wording import several
+from surf2vec.trainer.errors import DamageError, SurfError
+from surf2vec.trainer.store.tokens import CHANGED, Corpus, open_corpus
+from surf2vec.trainer.store.upkeep import examine_store
+from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, read_json, verify_file
 
 Level = Literal["ok", "warning", "damage"]
 Problems = Iterator[tuple[str, str]]

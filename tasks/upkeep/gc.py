@@ -19,15 +19,15 @@ from typing import Any
 
 import psutil
 
-from tasks.config import PublishConfig
-from tasks.corpus.folder import CORPUS_MANIFEST, newest_corpus
-from tasks.export.export import EXPORT_MANIFEST
-from tasks.ingest.sources import find_orphans, read_catalog
-from tasks.registry import tracking
-from tasks.registry.promotion import read_registry, rollback_targets
-from tasks.registry.tracking import Ownership, Registered, Version
-from tasks.root.identity import find_story_uri, has_registry, is_own_registry, is_same_registry, registry_uri
-from tasks.root.run import (
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST, newest_corpus
+from surf2vec.tasks.export.export import EXPORT_MANIFEST
+from surf2vec.tasks.ingest.sources import find_orphans, read_catalog
+from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.registry.promotion import read_registry, rollback_targets
+from surf2vec.tasks.registry.tracking import Ownership, Registered, Version
+from surf2vec.tasks.root.identity import find_story_uri, has_registry, is_own_registry, is_same_registry, registry_uri
+from surf2vec.tasks.root.run import (
     Root,
     current_generation,
     forget_releases,
@@ -36,12 +36,12 @@ from tasks.root.run import (
     read_stories,
     remove_scratch_folder,
 )
-from tasks.root.story import Story
-from trainer.errors import InputError
-from trainer.events import OnEvent, ignore_event
-from trainer.store.tokens import whole_window
-from trainer.store.writer import open_pinned, remove_unreferenced, unpin_generations
-from trainer.system.files import TEMPORARY_SUFFIX, digest_file, read_json
+from surf2vec.tasks.root.story import Story
+from surf2vec.trainer.errors import InputError
+from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.store.tokens import whole_window
+from surf2vec.trainer.store.writer import open_pinned, remove_unreferenced, unpin_generations
+from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, digest_file, read_json
 
 _TEMPORARY_PLACES = ("", "corpus/", "export/", "events/", "events/*/", "rejects/", "runs/*/", "tune/")
 _PROCESS = re.compile(rf"\.(\d+){re.escape(TEMPORARY_SUFFIX)}")

@@ -2,8 +2,8 @@
 
 Everything that depends on their number is written anew beside the old files: events, the corpus of the store's generation, its
 user vectors. Renaming sources.json is the only commit point. If it is killed before, the root is unchanged; if after, the next
-writer of any kind finishes (`tasks.root.run.lock_root`). Releases keep their pinned generations and corpora, so readers of the
-champion notice nothing; `surf2vec gc` removes what is left over of them.
+writer of any kind finishes (`surf2vec.tasks.root.run.lock_root`). Releases keep their pinned generations and
+corpora, so readers of the champion notice nothing; `surf2vec gc` removes what is left over of them.
 """
 
 import os
@@ -14,27 +14,27 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-from sql.runner import connect, fetch_rows, stream_rows
-from tasks.corpus.folder import CORPUS_MANIFEST, open_building_folders, publish
-from tasks.corpus.regroup import Regrouper, Regrouping
-from tasks.corpus.window import FORMAT_VERSION, name_corpus
-from tasks.events.events_files import write_events
-from tasks.export.export import EXPORT_MANIFEST
-from tasks.ingest.ingest import choose_partitions
-from tasks.ingest.sources import Catalog, events_files, find_orphans, read_catalog
-from tasks.ingest.staging import SAMPLE_FACTOR
-from tasks.root.failures import explain_failures
-from tasks.root.run import Root, current_generation, open_scratch_folder, settle_store
-from trainer.errors import ConfigError, DamageError, ResourceError, SurfError
-from trainer.events import OnEvent, ignore_event
-from trainer.gensim.warm_start import read_warm_start
-from trainer.plan.sizes import BYTES
-from trainer.store.generation import Generation, has_generation
-from trainer.store.manifests import next_generation
-from trainer.store.tokens import Corpus, open_corpus, whole_window
-from trainer.store.upkeep import hold_manifest
-from trainer.store.writer import Writer, lock_store, pin_generation, remove_unreferenced
-from trainer.system.files import (
+from surf2vec.sql.runner import connect, fetch_rows, stream_rows
+from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST, open_building_folders, publish
+from surf2vec.tasks.corpus.regroup import Regrouper, Regrouping
+from surf2vec.tasks.corpus.window import FORMAT_VERSION, name_corpus
+from surf2vec.tasks.events.events_files import write_events
+from surf2vec.tasks.export.export import EXPORT_MANIFEST
+from surf2vec.tasks.ingest.ingest import choose_partitions
+from surf2vec.tasks.ingest.sources import Catalog, events_files, find_orphans, read_catalog
+from surf2vec.tasks.ingest.staging import SAMPLE_FACTOR
+from surf2vec.tasks.root.failures import explain_failures
+from surf2vec.tasks.root.run import Root, current_generation, open_scratch_folder, settle_store
+from surf2vec.trainer.errors import ConfigError, DamageError, ResourceError, SurfError
+from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.gensim.warm_start import read_warm_start
+from surf2vec.trainer.plan.sizes import BYTES
+from surf2vec.trainer.store.generation import Generation, has_generation
+from surf2vec.trainer.store.manifests import next_generation
+from surf2vec.trainer.store.tokens import Corpus, open_corpus, whole_window
+from surf2vec.trainer.store.upkeep import hold_manifest
+from surf2vec.trainer.store.writer import Writer, lock_store, pin_generation, remove_unreferenced
+from surf2vec.trainer.system.files import (
     TEMPORARY_SUFFIX,
     describe_file,
     digest_json,
@@ -44,9 +44,9 @@ from trainer.system.files import (
     verify_all,
     verify_once,
 )
-from trainer.system.memory import private_bytes
-from trainer.system.units import size
-from trainer.training.job import identity
+from surf2vec.trainer.system.memory import private_bytes
+from surf2vec.trainer.system.units import size
+from surf2vec.trainer.training.job import identity
 
 SPILL_FACTOR = 8  # bytes that a sort spills per byte of a compressed file
 

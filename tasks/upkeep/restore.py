@@ -12,31 +12,39 @@ from uuid import uuid4
 
 import numpy as np
 
-from tasks.config import PublishConfig
-from tasks.corpus.folder import CORPUS_MANIFEST, open_building_folders
-from tasks.corpus.folder import publish as publish_corpus
-from tasks.export.export import EXPORT_MANIFEST
-from tasks.export.form import leads_outside
-from tasks.ingest.sources import Catalog, read_catalog
-from tasks.registry import mlflow_runs, tracking
-from tasks.registry.faults import TAG_PATH, TAG_SHA256
-from tasks.registry.publish import publish_release
-from tasks.registry.pull import find_version, pull, referenced_folder
-from tasks.registry.release_state import FOLDER, FORMAT_VERSION, STATE_MANIFEST
-from tasks.registry.tracking import Version
-from tasks.report.report import write_report
-from tasks.root.credentials import mask_credentials
-from tasks.root.identity import read_root_id, registry_uri, remember_registry
-from tasks.root.run import Root, Run, open_scratch_folder
-from tasks.root.story import RegisterStep, ReportStep, parse_story
-from tasks.users.tombstones import FILE, KEY_FILE
-from trainer.errors import ConfigError, DamageError, InputError
-from trainer.events import OnEvent, ignore_event
-from trainer.store.generation import has_generation
-from trainer.store.manifests import STORE_MANIFEST, read_manifest, write_manifest
-from trainer.store.tokens import partition_name
-from trainer.store.writer import remove_unreferenced
-from trainer.system.files import describe_file, digest_file, link_file, read_json, sync_files, sync_folder, verify_file
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST, open_building_folders
+from surf2vec.tasks.corpus.folder import publish as publish_corpus
+from surf2vec.tasks.export.export import EXPORT_MANIFEST
+from surf2vec.tasks.export.form import leads_outside
+from surf2vec.tasks.ingest.sources import Catalog, read_catalog
+from surf2vec.tasks.registry import mlflow_runs, tracking
+from surf2vec.tasks.registry.faults import TAG_PATH, TAG_SHA256
+from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.registry.pull import find_version, pull, referenced_folder
+from surf2vec.tasks.registry.release_state import FOLDER, FORMAT_VERSION, STATE_MANIFEST
+from surf2vec.tasks.registry.tracking import Version
+from surf2vec.tasks.report.report import write_report
+from surf2vec.tasks.root.credentials import mask_credentials
+from surf2vec.tasks.root.identity import read_root_id, registry_uri, remember_registry
+from surf2vec.tasks.root.run import Root, Run, open_scratch_folder
+from surf2vec.tasks.root.story import RegisterStep, ReportStep, parse_story
+from surf2vec.tasks.users.tombstones import FILE, KEY_FILE
+from surf2vec.trainer.errors import ConfigError, DamageError, InputError
+from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.store.generation import has_generation
+from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest, write_manifest
+from surf2vec.trainer.store.tokens import partition_name
+from surf2vec.trainer.store.writer import remove_unreferenced
+from surf2vec.trainer.system.files import (
+    describe_file,
+    digest_file,
+    link_file,
+    read_json,
+    sync_files,
+    sync_folder,
+    verify_file,
+)
 
 
 def restore(root: Root, uri: str, tracking_uri: str, on_event: OnEvent = ignore_event) -> dict[str, Any]:

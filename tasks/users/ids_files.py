@@ -5,8 +5,8 @@ from pathlib import Path
 
 import polars as pl
 
-from tasks.config import ColumnsConfig
-from trainer.errors import InputError
+from surf2vec.tasks.config import ColumnsConfig
+from surf2vec.trainer.errors import InputError
 
 _SCANS = {
     ".csv": partial(pl.scan_csv, infer_schema=False),

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.root.run import Root
-from tasks.users.pseudonyms import fingerprint, keyed_digest
-from trainer.errors import DamageError
-from trainer.system.files import replace_file
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.users.pseudonyms import fingerprint, keyed_digest
+from surf2vec.trainer.errors import DamageError
+from surf2vec.trainer.system.files import replace_file
 
 FORGOTTEN = "forgotten"
 """The reason under which ingest counts the left-out events of forgotten users."""

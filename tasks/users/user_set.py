@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.users.placement import user_hash
-from tasks.users.tombstones import Tombstones
+from surf2vec.tasks.users.placement import user_hash
+from surf2vec.tasks.users.tombstones import Tombstones
 
 BATCH_ROWS = 1 << 18
 """Rows searched together: each search goes through all wanted users."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainer.system.memory import PAGE_BYTES
+from surf2vec.trainer.system.memory import PAGE_BYTES
 
 NUM_FILES = 64
 

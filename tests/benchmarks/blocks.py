@@ -5,7 +5,8 @@ quality    Both parts as shipped, two seeds, the interest in NUM_BLOCKS item blo
            are less than what a process differs by from run to run, so here the planner is replaced by one that divides so.
 inference  Held-out users inferred from what training saw of them, block after block, beside all items at once: the same
            items, those that were trained in blocks.
-a tenth    1 million items x 300 dimensions (1.2 GB), --host-memory 1.2GB, one epoch: `python -m trainer` in a process of its
+a tenth    1 million items x 300 dimensions (1.2 GB), --host-memory 1.2GB, one epoch: `python -m surf2vec.trainer` in
+a process of its
            own, in a memory cgroup where one can be made, caches dropped before. Sampling and Huffman's tree have 400,000
            users of 25 Zipf tokens, the two-level tree, of which a token moves 2,000 rows, 4,000 users.
 by plan    10 million items x 300, 5 million users, 12 GB on the host and on a GPU, if there is one: what `surf2vec plan` says.
@@ -25,27 +26,27 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.config import ResourcesConfig
-from tasks.evaluation.evaluate import Question, rank_held_out
-from tasks.evaluation.scores import score_of
-from tasks.training.forecast import Volume, plan_size
+from surf2vec.tasks.config import ResourcesConfig
+from surf2vec.tasks.evaluation.evaluate import Question, rank_held_out
+from surf2vec.tasks.evaluation.scores import score_of
+from surf2vec.tasks.training.forecast import Volume, plan_size
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.plan.alone import Plan
+from surf2vec.trainer.store.generation import Generation, open_generation
+from surf2vec.trainer.store.layout import image_of_items
+from surf2vec.trainer.store.tokens import Corpus
+from surf2vec.trainer.store.writer import Writer
+from surf2vec.trainer.training import preparation
+from surf2vec.trainer.training.infer import freeze_items, infer_parts, take_histories
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
+from surf2vec.trainer.training.vectors import BothParts, join_parts
 from tests.benchmarks.defaults import METRICS
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS, find_log, held_out_question, held_out_rows, make_corpus
 from tests.benchmarks.peers import is_no_lower
 from tests.benchmarks.swap import TOKENS_A_USER, run_alone, write_corpus
 from tests.stores import read_item_table
-from trainer.config import TrainConfig
-from trainer.plan.alone import Plan
-from trainer.store.generation import Generation, open_generation
-from trainer.store.layout import image_of_items
-from trainer.store.tokens import Corpus
-from trainer.store.writer import Writer
-from trainer.training import preparation
-from trainer.training.infer import freeze_items, infer_parts, take_histories
-from trainer.training.job import Job
-from trainer.training.loop import train
-from trainer.training.vectors import BothParts, join_parts
 
 LOGS = ("wikispeedia_unfinished", "gowalla_train")
 SEEDS = (1, 2)
@@ -89,7 +90,7 @@ def compare_quality(log: str, corpus: Corpus, folder: Path) -> list[dict[str, An
         for name in ("one", "blocks"):
             store = folder / f"{name}-{seed}"
             planner = divide if name == "blocks" else preparation.plan_training
-            with patch("trainer.training.preparation.plan_training", planner):
+            with patch("surf2vec.trainer.training.preparation.plan_training", planner):
                 train(Job(corpus.folder, store, config, MEMORY_BYTES))
             generation = open_generation(store)
             both = BothParts(generation, corpus)

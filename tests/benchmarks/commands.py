@@ -45,7 +45,7 @@ def measure_commands(_: Path) -> list[dict[str, Any]]:
     """A case a command."""
     with tempfile.TemporaryDirectory() as name:
         root, logs = f"{name}/root", f"{name}/logs"
-        surf2vec = [sys.executable, "-m", "flows.cli"]
+        surf2vec = [sys.executable, "-m", "surf2vec.flows.cli"]
         spend([*surf2vec, "sample-logs", "--users", str(USERS), "--out", logs])
         num_lines = sum(path.read_bytes().count(b"\n") for path in Path(logs).iterdir())
         run = [*surf2vec, "run", "--root", root, "--logs", f"{logs}/*.csv"]

@@ -21,14 +21,14 @@ from typing import Any
 
 import numpy as np
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.training.job import Job
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS, find_log, make_corpus
 from tests.corpora import planted_histories, write_corpus
 from tests.crashes import budgets, die_at_every_step, kill_again_and_again, remember_positions, run, start
 from tests.faulty_trainer import SAYS_BEGIN, SAYS_END
-from trainer.config import TrainConfig
-from trainer.store.generation import open_generation
-from trainer.training.job import Job
 
 LOG = "wikispeedia_unfinished"
 RESUME_SECONDS = 30

@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.store.tokens import Corpus
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import ALL_USERS, LOGS, THREADS, make_corpus_of
 from tests.benchmarks.neighbours import ItemNeighbours, Seen, SequenceRules, SessionNeighbours, read_seen, solve_ease
@@ -36,8 +38,6 @@ from tests.benchmarks.peers import (
     train_ours,
     train_popularity,
 )
-from trainer.config import TrainConfig
-from trainer.store.tokens import Corpus
 
 SEED = 1
 MANY, SAMPLE = 20_000, 5_000

@@ -1,4 +1,4 @@
-"""Out of core on a card: `python -m trainer --device cuda` within a device budget, its stall, and the driver's memory figure.
+"""Out of core on a card: `python -m surf2vec.trainer --device cuda` within a device budget, its stall, the driver's memory.
 
 4 million made-up users as in `swap`, the shipped settings (128 dimensions, 20 private negatives), two epochs, of which the
 second has all users to read. The stall is the time in which the card had nothing to train. Part of `gpu`, where there is one.
@@ -39,7 +39,7 @@ def train_on_card(corpus_dir: Path, store_dir: Path, settings: dict[str, Any], d
     """What the trainer tells, and `device_peak_bytes`: the most that the driver said was taken, less what was so before."""
     config = corpus_dir.with_name("config.json")
     config.write_text(json.dumps(settings))
-    command = [sys.executable, "-m", "trainer", "--corpus", str(corpus_dir), "--store", str(store_dir)]
+    command = [sys.executable, "-m", "surf2vec.trainer", "--corpus", str(corpus_dir), "--store", str(store_dir)]
     command += ["--config", str(config), "--device", "cuda", "--device-memory", str(device_bytes)]
     with watch_device() as taken:
         done = subprocess.run([*command, "--host-memory", str(HOST_BYTES)], capture_output=True, check=True)

@@ -10,12 +10,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.store.tokens import Corpus
 from tests.benchmarks.gensim_quality import LIKE_GENSIM, METRICS
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import THREADS, make_corpus
 from tests.benchmarks.peers import answer_held_out, train_ours
-from trainer.config import TrainConfig
-from trainer.store.tokens import Corpus
 
 LOGS = ("wikispeedia_unfinished", "yoochoose_100k")
 EXPONENTS = (-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 1.0)

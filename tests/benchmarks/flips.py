@@ -20,23 +20,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tasks.config import EvaluateConfig, IngestConfig, PublishConfig
-from tasks.corpus.build import build_corpus
-from tasks.corpus.window import CorpusRequest
-from tasks.export.export import EXPORT_MANIFEST, path_of, read_export
-from tasks.export.form import list_files
-from tasks.queries.similar import similar_users
-from tasks.root.run import Root, Run
+from surf2vec.tasks.config import EvaluateConfig, IngestConfig, PublishConfig
+from surf2vec.tasks.corpus.build import build_corpus
+from surf2vec.tasks.corpus.window import CorpusRequest
+from surf2vec.tasks.export.export import EXPORT_MANIFEST, path_of, read_export
+from surf2vec.tasks.export.form import list_files
+from surf2vec.tasks.queries.similar import similar_users
+from surf2vec.tasks.root.run import Root, Run
+from surf2vec.trainer.errors import SurfError
+from surf2vec.trainer.events import ignore_event
+from surf2vec.trainer.store.tokens import open_corpus
+from surf2vec.trainer.store.writer import open_pinned
+from surf2vec.trainer.system import files as system_files
 from tests.benchmarks.harness import run_benchmark
 from tests.flips import draw_places, flipped
 from tests.power_loss import worlds
 from tests.stores import read_tables
 from tests.trained import MEMORY_BYTES, rows_by_user
-from trainer.errors import SurfError
-from trainer.events import ignore_event
-from trainer.store.tokens import open_corpus
-from trainer.store.writer import open_pinned
-from trainer.system import files as system_files
 
 Answer = Callable[[], Any]
 USERS = ["user-3", "user-8", "nobody"]
@@ -53,8 +53,8 @@ def measure_flips(data: Path, flips: int, seed: int) -> list[dict[str, Any]]:
 
 def make_areas(folder: Path) -> dict[str, tuple[list[Path], Answer]]:
     """Files by kind, and what reads them."""
-    from tasks.registry import tracking
-    from tasks.registry.pull import pull
+    from surf2vec.tasks.registry import tracking
+    from surf2vec.tasks.registry.pull import pull
     from tests.served import make_served
 
     root = make_served(folder / "root", PublishConfig(), ("r1",), num_users=30)
@@ -114,7 +114,7 @@ def read_whole_export(root: Root) -> Any:
 
 def predict(copy: Path, version: Any, tracking_uri: str) -> Any:
     """What the registered model returns, loaded as a service loads it; and the state, fetched as a restore fetches it."""
-    from tasks.upkeep.restore import _fetch_state
+    from surf2vec.tasks.upkeep.restore import _fetch_state
     from tests.tasks.registry.test_serving_model import ask, load
 
     answer = ask(load(copy / "artifacts" / "r1"), USERS, k=5, items=3)
@@ -125,7 +125,7 @@ def predict(copy: Path, version: Any, tracking_uri: str) -> Any:
 
 
 def pull_again(uri: str, out: Path, tracking_uri: str) -> Any:
-    from tasks.registry.pull import pull
+    from surf2vec.tasks.registry.pull import pull
 
     pull(uri, out, tracking_uri)
     return worlds.list_files(out)

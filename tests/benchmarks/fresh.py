@@ -5,7 +5,7 @@ does not see them, and a user with no other event is a stranger to it. hit@20 of
 are new to the user with today's:
 
     last night    last night's vectors; a stranger gets what is popular
-    fresh         the same release, with the last pages summed up by tasks/export/path_sums.py; nothing is trained
+    fresh         the same release, with the last pages summed up by tasks/export/trail_sums.py; nothing is trained
     retrained     a training with today's events, by everybody's whole history
 
 Marks: fresh is above last night, and sums up 200,000 users a second on one core, from lists of URLs. `predict` is the registered
@@ -25,11 +25,17 @@ import pandas as pd
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.evaluation.evaluate import TOP, rank_held_out
-from tasks.export.export import Export, export_vectors
-from tasks.export.path_inputs import open_path_sums
-from tasks.export.path_sums import PathSums
-from tasks.training.choice import choose_by_log
+from surf2vec.tasks.evaluation.evaluate import TOP, rank_held_out
+from surf2vec.tasks.export.export import Export, export_vectors
+from surf2vec.tasks.export.trail_inputs import open_trail_sums
+from surf2vec.tasks.export.trail_sums import TrailSums
+from surf2vec.tasks.training.choice import choose_by_log
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.kernels.trail import trail_vectors
+from surf2vec.trainer.store.generation import Generation, open_generation
+from surf2vec.trainer.store.tokens import Corpus, Histories, open_corpus, partition_name
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import LOGS, MEMORY_BYTES, THREADS, held_out_question, make_corpus_of
 from tests.benchmarks.peers import difference_in_errors, train_ours
@@ -37,12 +43,6 @@ from tests.corpora import describe_anew
 from tests.releases import read_items, read_users
 from tests.scored import score_by_vectors
 from tests.tasks.registry.test_serving_model import load
-from trainer.config import TrainConfig
-from trainer.kernels.path import path_vectors
-from trainer.store.generation import Generation, open_generation
-from trainer.store.tokens import Corpus, Histories, open_corpus, partition_name
-from trainer.training.job import Job
-from trainer.training.loop import train
 
 SEED, TODAY, EVERY = 1, 3, 5
 MARK_USERS = 200_000
@@ -74,7 +74,7 @@ def without_today(corpus: Corpus, folder: Path, most: int = TODAY) -> Corpus:
 
 
 def train_last_night(corpus: Corpus, config: TrainConfig, folder: Path) -> Generation:
-    """The generation of a training, with the weight of the path that the log chooses."""
+    """The generation of a training, with the weight of the trail that the log chooses."""
     train(Job(corpus.folder, folder, config, MEMORY_BYTES))
     generation = open_generation(folder)
     return replace(generation, manifest=generation.manifest | {"choice": choose_by_log(corpus, generation)})
@@ -104,7 +104,7 @@ def measure_log(log: str, data: Path, folder: Path) -> list[dict[str, Any]]:
     generation = train_last_night(before, config, folder / "store")
     export_vectors(Export(before.folder, export_dir, "last night", "run", "space"), generation)
     ids, pages, numbers = read_asked(corpus)
-    sums, users, (_, items) = open_path_sums(export_dir), read_users(export_dir), read_items(export_dir)
+    sums, users, (_, items) = open_trail_sums(export_dir), read_users(export_dir), read_items(export_dir)
     nobody = np.zeros(items.shape[1], np.float32)
     known = np.stack([users[one] if number else nobody for one, number in zip(ids, numbers, strict=True)])
     popular = nobody.copy()
@@ -143,7 +143,7 @@ def judge_quality(log: str, hits: dict[str, NDArray[np.float64]], is_known: NDAr
 
 
 def judge_speed(
-    log: str, sums: PathSums, generation: Generation, export_dir: Path, ids: list[str], pages: list[list[str]]
+    log: str, sums: TrailSums, generation: Generation, export_dir: Path, ids: list[str], pages: list[list[str]]
 ) -> dict[str, Any]:
     """The case of the users summed up a second, by the processor's time: threads would count against it."""
     window = len(sums.lags)
@@ -151,8 +151,8 @@ def judge_speed(
     many = (last * (SUMMED_USERS // len(last) + 1))[:SUMMED_USERS]
     vectors = np.zeros((len(many), sums.columns.stop), np.float32)
     sums_second = fastest(lambda: sums.renew(vectors, many), SUMMED_USERS)
-    chosen, path = sums.find_pages(many), generation.path
-    assert path is not None
+    chosen, trail = sums.find_pages(many), generation.trail
+    assert trail is not None
     is_page = chosen[:, ::-1] < len(sums.numbers)
     ends = np.cumsum(is_page.sum(axis=1))
     tokens, starts = chosen[:, ::-1][is_page].astype(np.int32), np.concatenate(([0], ends[:-1]))
@@ -163,7 +163,7 @@ def judge_speed(
     return {
         "case": f"{log}: users a second of a core", "ratio": ratio, "mark": f">= {MARK_USERS:,}", "passed": ratio >= 1,
         "summed from URLs": sums_second, "from rows of pages": fastest(lambda: sums.sum_pages(chosen), SUMMED_USERS),
-        "by the trainer's kernel": fastest(lambda: path_vectors(path, tokens, starts, ends, window), SUMMED_USERS),
+        "by the trainer's kernel": fastest(lambda: trail_vectors(trail, tokens, starts, ends, window), SUMMED_USERS),
         "predict, strangers": fastest(lambda: model.predict(None, strangers), PREDICTED_USERS),
         "predict, known": fastest(lambda: model.predict(None, known), PREDICTED_USERS),
         "predict with 10 items, strangers": fastest(lambda: model.predict(None, strangers[:5000], {"items": 10}), 5000),

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.store.tokens import Corpus
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import THREADS, find_log, make_corpus
 from tests.benchmarks.peers import answer_held_out, difference_in_errors, train_gensim, train_ours
-from trainer.config import TrainConfig
-from trainer.store.tokens import Corpus
 
 SEEDS = (1, 2, 3)
 

@@ -28,6 +28,9 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.store.tokens import Corpus
+from surf2vec.trainer.training.job import choose_parts
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import THREADS, find_log, make_corpus
 from tests.benchmarks.peers import (
@@ -39,9 +42,6 @@ from tests.benchmarks.peers import (
     train_gensim,
     train_ours,
 )
-from trainer.config import TrainConfig
-from trainer.store.tokens import Corpus
-from trainer.training.job import choose_parts
 
 SPEED_LOGS = ("gowalla_train", "wikispeedia_unfinished")
 BEST_EXPONENTS = {"wikispeedia_unfinished": -0.5, "yoochoose_100k": 0.0, "gowalla_train": 0.75}

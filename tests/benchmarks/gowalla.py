@@ -18,12 +18,12 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from tasks.config import IngestConfig
+from surf2vec.tasks.config import IngestConfig
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.store.tokens import Corpus
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import THREADS, find_log, make_corpus
 from tests.benchmarks.peers import Vectors, train_ours, training_counts
-from trainer.config import TrainConfig
-from trainer.store.tokens import Corpus
 
 SETTINGS = TrainConfig(
     vector_size=64, epochs=60, alpha=0.7, min_alpha=0.005, negative=400, l2=2.0, item_l2=0.15,

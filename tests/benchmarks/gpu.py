@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from surf2vec.trainer.config import TrainConfig
 from tests.benchmarks.device_swap import measure_device_swap
 from tests.benchmarks.harness import run_benchmark
-from trainer.config import TrainConfig
 
 MARK_PAIRS_PER_SECOND = 300e6
 MARK = ">= 300 M pairs/s on an H200"

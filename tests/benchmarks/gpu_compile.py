@@ -3,7 +3,7 @@
     python -m tests.benchmarks.gpu_compile [--targets 80 90] [--used] [--json]    --used: only the warps that `gpu.launch` takes
 
 A pair is a token of one user with its negatives. Instructions are those of the compiled loop over tokens (or steps, of 32 pairs
-in a tile), all branches counted, times the warps of a program; the path's loops over the pages before a token count as often as
+in a tile), all branches counted, times the warps of a program; the trail's loops over the pages before a token count as often as
 they run. Spilled: bytes of a thread's numbers that found no register.
 """
 
@@ -24,9 +24,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from trainer.config import TrainConfig
-from trainer.kernels import gpu
-from trainer.kernels.signature import PATH_TILE_USERS
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.kernels import gpu
+from surf2vec.trainer.kernels.signature import TRAIL_TILE_USERS
 
 TARGETS = (75, 80, 86, 89, 90, 120)
 """Compute capabilities: T4; A100; RTX 3060 to 3090; RTX 4070, L4; H100, H200; RTX 50."""
@@ -41,8 +41,8 @@ PROGRAMS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
         ("32 shared by 32", {"negative": 32}, (4, 8)),
     )
 } | {
-    f"path: {negatives} shared by 32, {dims} numbers": (
-        {"parts": "path", "vector_size": dims, "path_negative": negatives}, (4, 8),
+    f"trail: {negatives} shared by 32, {dims} numbers": (
+        {"parts": "trail", "vector_size": dims, "trail_negative": negatives}, (4, 8),
     ) for dims, negatives in ((64, 64), (32, 128))
 }  # fmt: skip
 """Settings of a program, and the warps that are compared."""
@@ -62,9 +62,9 @@ OPCODE = r"(?:@!?U?P\w+ )?"
 def compile_program(config: TrainConfig, target: int, warps: int) -> Any:
     """The training program of these settings, compiled as `gpu.launch` would have it for this target."""
     constants: dict[str, Any] = {"D": config.vector_size, "HAS_WIDE_ATOMICS": target >= gpu.WIDE_ATOMICS}
-    if config.path_size:
-        kernel = gpu.train_path_stream
-        constants |= {"K": config.path_negative, "W": config.path_window, "PRECISION": gpu.PRECISION}
+    if config.trail_size:
+        kernel = gpu.train_trail_stream
+        constants |= {"K": config.trail_negative, "W": config.trail_window, "PRECISION": gpu.PRECISION}
     else:
         kernel = gpu.train_stream if config.has_tiles else gpu.train_user
         is_adagrad = config.optimizer == "adagrad"
@@ -94,8 +94,8 @@ def measure(config: TrainConfig, target: int, warps: int) -> dict[str, Any]:
     found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", usage)
     assert found is not None, usage
     registers, stack, local = (int(number) for number in found.groups())
-    loop = longest_loop(code, config.path_window if config.path_size else 1)
-    a_pair = warps / (PATH_TILE_USERS if config.path_size else config.tile_users if config.has_tiles else 1)
+    loop = longest_loop(code, config.trail_window if config.trail_size else 1)
+    a_pair = warps / (TRAIL_TILE_USERS if config.trail_size else config.tile_users if config.has_tiles else 1)
     atomics = sum(bool(re.match(OPCODE + r"(RED|REDG|ATOM|ATOMG)\.", line)) for line in loop)
     return {
         "target": target, "warps": warps, "is_used": warps == used_warps(config, target),
@@ -106,7 +106,7 @@ def measure(config: TrainConfig, target: int, warps: int) -> dict[str, Any]:
 
 def used_warps(config: TrainConfig, target: int) -> int:
     """The warps that a launch takes."""
-    return gpu.path_warps(config, target) if config.path_size else gpu.num_warps(config, config.has_tiles, target)
+    return gpu.trail_warps(config, target) if config.trail_size else gpu.num_warps(config, config.has_tiles, target)
 
 
 def longest_loop(code: str, repeats: int = 1) -> list[str]:

@@ -22,10 +22,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tasks.config import IngestConfig
+from surf2vec.tasks.config import IngestConfig
+from surf2vec.trainer.kernels.signature import STREAM_USERS
+from surf2vec.trainer.plan.in_flight import MOST_AT_ONCE
 from tests.benchmarks.harness import run_benchmark
-from trainer.kernels.signature import STREAM_USERS
-from trainer.plan.in_flight import MOST_AT_ONCE
 
 LOGS = ("gowalla_train", "yoochoose_100k", "entree", "msnbc", "wikispeedia_unfinished")
 USERS_A_LAUNCH, NUM_LAUNCHES = 50_000, 16

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from trainer.errors import HeldBackError
+from surf2vec.trainer.errors import HeldBackError
 
 RESULTS = Path(__file__).with_name("results.csv")
 COLUMNS = ["date", "name", "case", "ratio", "mark", "passed", "figures", "machine", "command"]
@@ -27,7 +27,7 @@ DEFAULT_DATA = Path(__file__).parents[3] / "shared" / "data"
 def run_surf2vec(*arguments: str, settings: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
     """What a `surf2vec` command prints as JSON. Raises SystemExit when it fails; a release that the gate held is no failure."""
     options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-    command = [sys.executable, "-m", "flows.cli", *arguments, *options, "--json"]
+    command = [sys.executable, "-m", "surf2vec.flows.cli", *arguments, *options, "--json"]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode not in (0, HeldBackError.exit_code):
         raise SystemExit(f"{shlex.join(command)} ended with {done.returncode}: {done.stderr.decode()[-2000:]}")

@@ -26,11 +26,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tasks.report.measured import spent_seconds
+from surf2vec.tasks.report.measured import spent_seconds
+from surf2vec.trainer.system.files import read_json
+from surf2vec.trainer.system.memory import private_bytes
 from tests.benchmarks.cgroups import memory_group
 from tests.benchmarks.harness import run_benchmark, show_figure
-from trainer.system.files import read_json
-from trainer.system.memory import private_bytes
 
 STEPS = ("ingest", "corpus", "train", "evaluate", "refit", "export", "register", "report")
 DAYS, DIM = 14, 128
@@ -60,7 +60,7 @@ class Watch:
 def measure_headline(_: Path, users: int, items: int, budget_mb: int) -> list[dict[str, Any]]:
     """Everything, in a temporary folder; the ratio is the largest peak over the budget."""
     watch = Watch()
-    command = [sys.executable, "-m", "flows.cli"]
+    command = [sys.executable, "-m", "surf2vec.flows.cli"]
     with tempfile.TemporaryDirectory(prefix="headline.") as name:
         folder = Path(name)
         logs, root = folder / "logs", folder / "root"

@@ -16,13 +16,13 @@ from unittest import mock
 
 import torch
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.kernels import Kernel
+from surf2vec.trainer.kernels.device import Accelerator, Stream
+from surf2vec.trainer.training import loop
+from surf2vec.trainer.training.job import Job
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.swap import write_corpus
-from trainer.config import TrainConfig
-from trainer.kernels import Kernel
-from trainer.kernels.device import Accelerator, Stream
-from trainer.training import loop
-from trainer.training.job import Job
 
 NUM_USERS, EPOCHS, MARK_NANOSECONDS = 2_000_000, 12, 40.0
 PLENTY_BYTES, LITTLE_BYTES = 8 * 10**9, 700 * 10**6

@@ -4,7 +4,7 @@ nearest is itself   Every user's interest inferred anew from the very tokens tha
                     whose nearest trained user (cosine, exact) is themself, among those with at least 5 training tokens, beside
                     the share that chance would give; hit@10 of inferred interests beside trained ones; users a second; and
                     whether two calls give the same bytes.
-never seen          Every fifth of the evaluated users is unknown to a training. Its interests are inferred, and its paths summed
+never seen          Every fifth of the evaluated users is unknown to a training. Its interests are inferred, and its trails summed
                     up, from what comes before the held-out item: hit@20 beside the same users' in a training that has them.
 """
 
@@ -18,21 +18,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.evaluation.evaluate import measure, rank_held_out
-from tasks.export.export import unit_rows
+from surf2vec.tasks.evaluation.evaluate import measure, rank_held_out
+from surf2vec.tasks.export.export import unit_rows
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.store.generation import Generation, open_generation
+from surf2vec.trainer.store.tokens import Corpus, Histories
+from surf2vec.trainer.training.infer import FrozenItems, freeze_items, infer_vectors, take_histories
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
+from surf2vec.trainer.training.vectors import join_parts, read_item_vectors
 from tests.benchmarks.defaults import METRICS
 from tests.benchmarks.fresh import is_here, train_last_night, without_today
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS, held_out_question, held_out_rows, make_corpus, make_corpus_of
 from tests.benchmarks.peers import difference_in_errors, train_ours
 from tests.scored import score_by_vectors
-from trainer.config import TrainConfig
-from trainer.store.generation import Generation, open_generation
-from trainer.store.tokens import Corpus, Histories
-from trainer.training.infer import FrozenItems, freeze_items, infer_vectors, take_histories
-from trainer.training.job import Job
-from trainer.training.loop import train
-from trainer.training.vectors import join_parts, read_item_vectors
 
 LOGS = ("wikispeedia_unfinished", "yoochoose_100k")
 MIN_TOKENS = 5

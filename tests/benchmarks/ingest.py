@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.ingest.ingest import choose_partitions
-from tasks.sample.logs import Format, write_sample_logs
+from surf2vec.tasks.ingest.ingest import choose_partitions
+from surf2vec.tasks.sample.logs import Format, write_sample_logs
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.ingest_sides import SIDES, Run
 

@@ -13,15 +13,15 @@ from dataclasses import asdict, dataclass
 from glob import glob
 from pathlib import Path
 
-from sql.runner import connect
-from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus.build import build_corpus
-from tasks.corpus.window import CorpusRequest
-from tasks.ingest.ingest import ingest
-from tasks.root.run import open_root
-from trainer.events import ignore_event
-from trainer.system.files import sync_file
-from trainer.system.memory import private_bytes
+from surf2vec.sql.runner import connect
+from surf2vec.tasks.config import EvaluateConfig, IngestConfig
+from surf2vec.tasks.corpus.build import build_corpus
+from surf2vec.tasks.corpus.window import CorpusRequest
+from surf2vec.tasks.ingest.ingest import ingest
+from surf2vec.tasks.root.run import open_root
+from surf2vec.trainer.events import ignore_event
+from surf2vec.trainer.system.files import sync_file
+from surf2vec.trainer.system.memory import private_bytes
 
 THREADS = 2
 SIDES = ("bare", "raw", "ours")

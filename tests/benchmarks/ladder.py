@@ -13,7 +13,8 @@ items. Each rung adds one thing to the one before, and is a process of its own, 
 
 Up to "shared negatives" it is PyTorch's loop, from the "fused kernel" on our trainer; it is in float32 again. On a CPU no memory
 is pinned: there "pinned prefetch" is a thread that copies the next batches. The evaluation after each epoch is over all users and
-items, and autograd keeps its graph, up to "evaluation without gradients"; "of a sample" is `python -m trainer` as it is, whose
+items, and autograd keeps its graph, up to "evaluation without gradients"; "of a sample" is `python -m
+surf2vec.trainer` as it is, whose
 own held-out loss of a fixed sample then suffices. Where there is a GPU, all rungs run on it, too. Short rungs are run with three
 seeds: the median. Rungs do not take turns, so a busy machine misleads: "cores of others" were kept from a rung meanwhile.
 """

@@ -18,10 +18,10 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
+from surf2vec.trainer.__main__ import read_config
+from surf2vec.trainer.training import loop
+from surf2vec.trainer.training.job import Job
 from tests.benchmarks.ladder_torch import Question, evaluate
-from trainer.__main__ import read_config
-from trainer.training import loop
-from trainer.training.job import Job
 
 MEMORY_BYTES = 4 * 10**9
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from xml.sax.saxutils import escape
 
-from tasks.report.plots import nice_ticks
+from surf2vec.tasks.report.plots import nice_ticks
 
 ROW, BAR, TOP, BOTTOM = 26, 16, 48, 30
 NAMES, PANEL, GAP, EDGE = 220, 260, 60, 50

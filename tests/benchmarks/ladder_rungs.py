@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.tokens import Corpus
 from tests.benchmarks.ladder_torch import DIMENSIONS, EXPONENT, NEGATIVES, Way
 from tests.benchmarks.logs import held_out_question, held_out_rows
 from tests.benchmarks.peers import Vectors, answer_held_out, training_histories
-from trainer.store.generation import open_generation
-from trainer.store.tokens import Corpus
 
 PLENTY, THREADS, WORKERS = "4GB", 2, 2
 SETTINGS: dict[str, Any] = {
@@ -122,7 +122,7 @@ def run_kernel(ground: Ground, seed: int, keeps_graph: bool = True, **settings: 
 
 
 def run_trainer(ground: Ground, seed: int, is_sharded: bool = False, num_workers: int = 1, **settings: Any) -> Outcome:
-    """`python -m trainer` as it is: what it looks at on the way is the held-out loss of its own fixed sample.
+    """`python -m surf2vec.trainer` as it is: what it looks at on the way is the held-out loss of its own fixed sample.
 
     is_sharded: with so little memory that users come and go in chunks; several workers are started by torchrun.
     """

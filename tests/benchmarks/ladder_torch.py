@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-from trainer.loader import FastLoader
+from surf2vec.trainer.loader import FastLoader
 
 DIMENSIONS, NEGATIVES, EXPONENT = 128, 20, 0.75
 BATCH_PAIRS, BLOCK_PAIRS = 1024, 8

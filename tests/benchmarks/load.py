@@ -29,16 +29,16 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from tasks.export.index import unit_rows
-from tasks.registry.promotion import pin_release, read_registry
-from tasks.root.run import Root
+from surf2vec.tasks.export.index import unit_rows
+from surf2vec.tasks.registry.promotion import pin_release, read_registry
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.store.generation import open_generation
 from tests.benchmarks.harness import run_benchmark, run_surf2vec
 from tests.benchmarks.load_index import measure_index
 from tests.ingested import take_in, write_log
 from tests.nights import PASSED, commit_generation, make_night
 from tests.releases import STORAGES, export_release, make_corpus, read_items, read_users
 from tests.tasks.registry.test_serving_elsewhere import Elsewhere
-from trainer.store.generation import open_generation
 
 NUM_USERS, NUM_ASKED, K, STRANGER = 2000, 5, 3, "nobody"
 PUBLISH = STORAGES["copy"]

@@ -9,14 +9,14 @@ import mlflow.pyfunc
 import numpy as np
 import pandas as pd
 
-from tasks.export.index import unit_rows
-from tasks.registry import tracking
-from tasks.registry.mlflow_runs import use_uri
-from tasks.registry.publish import publish_release
-from tasks.root.run import Root
+from surf2vec.tasks.export.index import unit_rows
+from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.registry.mlflow_runs import use_uri
+from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.system.files import read_json
 from tests.benchmarks.serving import RandomVectors, name_user, write_users
 from tests.releases import STORAGES, export_release, tell_story
-from trainer.system.files import read_json
 
 CALLS, INDEX_SECONDS, INDEX_MARK = (1, 1000), 10.0, 0.8
 

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from surf2vec.trainer.loader import FastLoader
 from tests.benchmarks.harness import run_benchmark
-from trainer.loader import FastLoader
 
 NUM_ROWS, WIDTH = 11_000_000, 21
 PREFIX_ROWS = 300_000

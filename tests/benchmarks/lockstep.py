@@ -24,18 +24,18 @@ import numpy as np
 import polars as pl
 import torch
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.kernels import Kernel, pick_kernel
+from surf2vec.trainer.kernels.signature import most_streams
+from surf2vec.trainer.plan.in_flight import USERS_FOR_ONE_IN_FLIGHT, users_a_launch
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.tokens import Corpus
+from surf2vec.trainer.training import loop
+from surf2vec.trainer.training.job import Job
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import ALL_USERS, MEMORY_BYTES, make_corpus
 from tests.corpora import planted_histories, write_corpus
 from tests.lockstep import held_out_hits, kernel_in_flight, make_launch, make_tile_launch
-from trainer.config import TrainConfig
-from trainer.kernels import Kernel, pick_kernel
-from trainer.kernels.signature import most_streams
-from trainer.plan.in_flight import USERS_FOR_ONE_IN_FLIGHT, users_a_launch
-from trainer.store.generation import open_generation
-from trainer.store.tokens import Corpus
-from trainer.training import loop
-from trainer.training.job import Job
 
 LOGS = ("wikispeedia_unfinished", "yoochoose_100k")
 MAX_EVENTS = 16

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.config import ColumnsConfig, EvaluateConfig, IngestConfig
-from tasks.corpus.build import build_corpus
-from tasks.corpus.window import CorpusRequest
-from tasks.evaluation.evaluate import Question
-from tasks.ingest.ingest import ingest
-from tasks.root.run import open_root
-from trainer.events import ignore_event
-from trainer.store.tokens import Corpus, open_corpus
+from surf2vec.tasks.config import ColumnsConfig, EvaluateConfig, IngestConfig
+from surf2vec.tasks.corpus.build import build_corpus
+from surf2vec.tasks.corpus.window import CorpusRequest
+from surf2vec.tasks.evaluation.evaluate import Question
+from surf2vec.tasks.ingest.ingest import ingest
+from surf2vec.tasks.root.run import open_root
+from surf2vec.trainer.events import ignore_event
+from surf2vec.trainer.store.tokens import Corpus, open_corpus
 
 LOGS = ("wikispeedia_unfinished", "yoochoose_100k", "entree", "msweb", "gowalla_train", "nasa_19950801")
 RAW_LOGS = {"nasa_19950801": ("tsv.gz", IngestConfig(columns=ColumnsConfig(user="host", time="time")))}

@@ -25,23 +25,23 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.evaluation.evaluate import join_questions, questions, rank_held_out
-from tasks.evaluation.scores import score_of
-from tasks.gate.rules import Rule, compare, hits
-from tasks.root.run import Root
-from tasks.sample.logs import FIRST_DAY, write_sample_logs
-from tasks.training.beginning import DECAY, night_schedule
-from tasks.training.space import begin_new_items
+from surf2vec.tasks.evaluation.evaluate import join_questions, questions, rank_held_out
+from surf2vec.tasks.evaluation.scores import score_of
+from surf2vec.tasks.gate.rules import Rule, compare, hits
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.sample.logs import FIRST_DAY, write_sample_logs
+from surf2vec.tasks.training.beginning import DECAY, night_schedule
+from surf2vec.tasks.training.space import begin_new_items
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.store.generation import Generation, open_generation
+from surf2vec.trainer.store.tokens import Corpus, open_corpus
+from surf2vec.trainer.store.writer import open_pinned
+from surf2vec.trainer.system.files import read_json
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
+from surf2vec.trainer.training.next_night import Beginning, begin_night
+from surf2vec.trainer.training.vectors import BothParts
 from tests.benchmarks.harness import run_benchmark, run_surf2vec
-from trainer.config import TrainConfig
-from trainer.store.generation import Generation, open_generation
-from trainer.store.tokens import Corpus, open_corpus
-from trainer.store.writer import open_pinned
-from trainer.system.files import read_json
-from trainer.training.job import Job
-from trainer.training.loop import train
-from trainer.training.next_night import Beginning, begin_night
-from trainer.training.vectors import BothParts
 
 SETTINGS: dict[str, Any] = {"epochs": 5}
 MEMORY_BYTES = 6 * 10**9

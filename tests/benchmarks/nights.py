@@ -3,13 +3,13 @@
 The window has all days before, so that whoever does nothing has the same pages on the last night as on the first. Nights are
 incremental but for a full one a week, which begins with the champion's vectors and is then turned into its space. After all
 of them the releases are compared: users whose pages did not change, between a night and the one before and between the first
-and the last; the items of the path in full nights; and a small ranker (logistic regression on the products of a user's and an
+and the last; the items of the trail in full nights; and a small ranker (logistic regression on the products of a user's and an
 item's numbers) that was trained on the first release's vectors, on the last one's, beside one that was trained anew there.
 
     nightly   the lowest percentile 1 of cosines of the interests of a night's unchanged users
     thirty    the median cosine of the interests of users that did not change between the first and the last night; `whole`: of
               both parts together
-    path      the lowest median cosine of the path's items to the night before, in full nights: of those that score and of those
+    trail      the lowest median cosine of the trail's items to the night before, in full nights: of those that score and of those
               that are summed up, without the numbers of popularity
     ranker    AUC of the frozen ranker over that of the new one, on users neither has seen, by both parts
 """
@@ -28,14 +28,14 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.stats import rankdata
 
-from tasks.export.path_inputs import open_path_sums
-from tasks.export.path_sums import PathSums
-from tasks.root.run import Root
-from tasks.sample.logs import FIRST_DAY, write_sample_logs
+from surf2vec.tasks.export.trail_inputs import open_trail_sums
+from surf2vec.tasks.export.trail_sums import TrailSums
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.sample.logs import FIRST_DAY, write_sample_logs
+from surf2vec.trainer.config import TRAIL_BIASES
+from surf2vec.trainer.store.tokens import VOCABULARY, Corpus, open_corpus
+from surf2vec.trainer.system.files import read_json
 from tests.benchmarks.harness import run_benchmark, run_surf2vec
-from trainer.config import PATH_BIASES
-from trainer.store.tokens import VOCABULARY, Corpus, open_corpus
-from trainer.system.files import read_json
 
 FIRST_DAYS, ITEMS = 30, 5_000
 SETTINGS: dict[str, Any] = {
@@ -43,7 +43,7 @@ SETTINGS: dict[str, Any] = {
     "gate.newest_day_events": 0.3,  # made-up logs of few users have days with a third of the events
     "evaluate.max_users": 2_000,  # of 20,000; of 20 million by default one in a thousand
 }  # fmt: skip
-NIGHTLY_MARK, THIRTY_MARK, PATH_MARK, RANKER_MARK = 0.98, 0.90, 0.95, 0.999
+NIGHTLY_MARK, THIRTY_MARK, TRAIL_MARK, RANKER_MARK = 0.98, 0.90, 0.95, 0.999
 L2 = 1e-3
 
 
@@ -80,7 +80,7 @@ def measure_nights(_: Path, users: int, nights: int) -> list[dict[str, Any]]:
             "train_seconds": [one["seconds"]["train"] for one in told],
             "hit_at_10": [one["metrics"].get("hit_at_10") for one in told],
         } | figures,
-        judge_path(releases, told) | figures,
+        judge_trail(releases, told) | figures,
         {
             "case": "ranker", "ratio": frozen / anew, "mark": f">= {RANKER_MARK}", "passed": frozen / anew >= RANKER_MARK,
             "frozen_auc": frozen, "new_auc": anew,
@@ -94,7 +94,7 @@ def run_night(root: Root, logs: Path, days: int) -> dict[str, Any]:
     return run_surf2vec(
         "run",
         "--root",
-        str(root.path),
+        str(root.trail),
         "--logs",
         str(logs / "*.parquet"),
         "--until",
@@ -115,7 +115,7 @@ def read_release(root: Root, told: dict[str, Any]) -> dict[str, Any]:
         "items": dict(zip(items["url"], items["vector"].to_numpy(), strict=True)),
         "counts": items["count"].to_numpy(),
         "urls": items["url"].to_list(),
-        "parts": manifest["parts"], "inputs": open_path_sums(export),
+        "parts": manifest["parts"], "inputs": open_trail_sums(export),
     }  # fmt: skip
 
 
@@ -148,34 +148,34 @@ def cosines(one: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.
     return np.asarray((one * other).sum(axis=1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1), float)
 
 
-def judge_path(releases: list[dict[str, Any]], told: list[dict[str, Any]]) -> dict[str, Any]:
-    """The case of the path's items, of each full night after the first the median cosine with the night before."""
+def judge_trail(releases: list[dict[str, Any]], told: list[dict[str, Any]]) -> dict[str, Any]:
+    """The case of the trail's items, of each full night after the first the median cosine with the night before."""
     full = [place for place, one in enumerate(told) if place and one["night"]["kind"] == "full"]
     medians = {
-        table: [float(np.median(compare_path(releases[place - 1], releases[place], table))) for place in full]
+        table: [float(np.median(compare_trail(releases[place - 1], releases[place], table))) for place in full]
         for table in ("items", "inputs")
     }
     worst = min(itertools.chain(*medians.values()), default=float("nan"))
     return {
-        "case": "path", "ratio": worst, "mark": f">= {PATH_MARK}", "passed": worst >= PATH_MARK,
+        "case": "trail", "ratio": worst, "mark": f">= {TRAIL_MARK}", "passed": worst >= TRAIL_MARK,
         "items that score": medians["items"], "items summed up": medians["inputs"],
     }  # fmt: skip
 
 
-def compare_path(before: dict[str, Any], after: dict[str, Any], table: str) -> NDArray[np.float64]:
-    """The cosines of the path's vectors of items that both releases have, without those of popularity and rows of zeros."""
+def compare_trail(before: dict[str, Any], after: dict[str, Any], table: str) -> NDArray[np.float64]:
+    """The cosines of the trail's vectors of items that both releases have, without those of popularity and rows of zeros."""
     urls = [url for url in after["urls"] if url in before["items"]]
-    rows = [path_rows(release, table, urls)[:, :-PATH_BIASES] for release in (before, after)]
+    rows = [path_rows(release, table, urls)[:, :-TRAIL_BIASES] for release in (before, after)]
     is_trained = rows[0].any(axis=1) & rows[1].any(axis=1)
     return cosines(rows[0][is_trained], rows[1][is_trained])
 
 
 def path_rows(release: dict[str, Any], table: str, urls: list[str]) -> NDArray[np.float32]:
-    """The path's vectors of these items, float32[n, D2]: as they score (`items`), or as they are summed up (`inputs`)."""
+    """The trail's vectors of these items, float32[n, D2]: as they score (`items`), or as they are summed up (`inputs`)."""
     if table == "inputs":
-        sums: PathSums = release["inputs"]
+        sums: TrailSums = release["inputs"]
         return sums.inputs[[sums.numbers[url] for url in urls]]
-    return np.stack([release["items"][url] for url in urls])[:, slice(*release["parts"]["path"])]
+    return np.stack([release["items"][url] for url in urls])[:, slice(*release["parts"]["trail"])]
 
 
 def rank_frozen(first: dict[str, Any], last: dict[str, Any]) -> tuple[float, float]:

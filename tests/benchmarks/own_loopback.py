@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from trainer.system.files import write_json
+from surf2vec.trainer.system.files import write_json
 
 COUNTERS = Path("/proc/self/net/dev")
 SENT_BYTES_FIELD = 8

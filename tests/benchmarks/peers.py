@@ -20,25 +20,25 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from threadpoolctl import threadpool_limits
 
-from tasks.evaluation.evaluate import Answer, Question, rank_held_out
-from tasks.training.choice import choose_by_log
+from surf2vec.tasks.evaluation.evaluate import Answer, Question, rank_held_out
+from surf2vec.tasks.training.choice import choose_by_log
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.draws import epoch_key
+from surf2vec.trainer.kernels import pick_kernel
+from surf2vec.trainer.kernels.first_rows import begin_items, begin_trail, begin_users
+from surf2vec.trainer.kernels.signature import Pass
+from surf2vec.trainer.kernels.trail import train_trail
+from surf2vec.trainer.model.objectives import make_sampling, make_trail_tables
+from surf2vec.trainer.model.trees import make_tree
+from surf2vec.trainer.plan.schedule import learning_rates, user_order
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.tokens import Corpus
+from surf2vec.trainer.training.job import Job, effective_recency
+from surf2vec.trainer.training.loop import train
+from surf2vec.trainer.training.preparation import warm_up
+from surf2vec.trainer.training.vectors import BothParts, columns_of, read_item_vectors
 from tests.benchmarks.logs import ALL_USERS, MEMORY_BYTES, THREADS, held_out_question, held_out_rows
 from tests.scored import RowScores, ScoreRows, score_by_vectors
-from trainer.config import TrainConfig
-from trainer.draws import epoch_key
-from trainer.kernels import pick_kernel
-from trainer.kernels.first_rows import begin_items, begin_path, begin_users
-from trainer.kernels.path import train_path
-from trainer.kernels.signature import Pass
-from trainer.model.objectives import make_path_tables, make_sampling
-from trainer.model.trees import make_tree
-from trainer.plan.schedule import learning_rates, user_order
-from trainer.store.generation import open_generation
-from trainer.store.tokens import Corpus
-from trainer.training.job import Job, effective_recency
-from trainer.training.loop import train
-from trainer.training.preparation import warm_up
-from trainer.training.vectors import BothParts, columns_of, read_item_vectors
 
 ASKED_SEED = 1
 LAST = -1e6
@@ -73,7 +73,7 @@ def train_ours(corpus: Corpus, config: TrainConfig, folder: Path) -> Vectors:
     result = train(Job(corpus.folder, folder, config, MEMORY_BYTES))
     seconds = time.perf_counter() - start
     generation = open_generation(folder)
-    if len(columns_of(generation)) > 1 and config.path_weight is None:
+    if len(columns_of(generation)) > 1 and config.trail_weight is None:
         generation = replace(generation, manifest=generation.manifest | {"choice": choose_by_log(corpus, generation)})
     both = BothParts(generation, corpus)
     users = np.concatenate([both.read_users(p) for p in range(corpus.num_partitions)])
@@ -99,8 +99,8 @@ class KernelTraining:
         self.kernel = pick_kernel("cpu", config)
         self.users = begin_users(config, hashes)
         self.items = begin_items(config, len(counts), self.tree.num_rows if self.tree else len(counts))
-        self.path = begin_path(config, len(counts)) if config.path_size else None
-        self.path_tables = make_path_tables(counts, config)
+        self.trail = begin_trail(config, len(counts)) if config.trail_size else None
+        self.trail_tables = make_trail_tables(counts, config)
         warm_up(self.kernel, config)
 
     def train_epoch(self, epoch: int) -> float:
@@ -117,8 +117,8 @@ class KernelTraining:
         )  # fmt: skip
         start = time.perf_counter()
         self.kernel.train_users(self.users, self.items, work)
-        if self.path:
-            train_path(self.path, work, self.path_tables, config.path_backward * (1 - epoch / config.epochs), epoch)
+        if self.trail:
+            train_trail(self.trail, work, self.trail_tables, config.trail_backward * (1 - epoch / config.epochs), epoch)
         return time.perf_counter() - start
 
 

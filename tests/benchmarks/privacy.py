@@ -1,15 +1,17 @@
 """What a release gives away: attacks from its files alone (tests/attacks.py), on two logs.
 
 member     half of the users are in the log. An attacker knows the pages of somebody, all of them or all but the newest, and asks
-           whether this person was in it. AUC with its 95 % interval (.5: no better than chance), by the nearest path, the nearest
+           whether this person was in it. AUC with its 95 % interval (.5: no better than chance), by the nearest
+           trail, the nearest
            interest, and the loss of the next pages. An attacker who knows the user id needs none of it: ids are in the release,
-           or their pseudonyms.
-rebuild    the last pages of users from their paths: how often the newest page, and all of them, are found exactly; how often rare
+           or their
+           pseudonyms.
+rebuild    the last pages of users from their trails: how often the newest page, and all of them, are exact; how often rare
            ones, seen by fewer than RARE_USERS; and how often a rare page from further back is among the first ten items.
 link       two releases with pseudonyms under different keys, of the same events, and of every second event each: how often the
            nearest vector is the same person's, among as many as there are.
 
-Each for several `min_item_users`; path_weight is .35. No mark: it is measured, good or bad.
+Each for several `min_item_users`; trail_weight is .35. No mark: it is measured, good or bad.
 
     python -m tests.benchmarks.privacy [--users 6000] [--seed 1] [--log all]
 """
@@ -24,23 +26,23 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus.build import build_corpus
-from tasks.corpus.window import CorpusRequest
-from tasks.ingest.ingest import ingest
-from tasks.ingest.urls import UrlRules, canonical_item
-from tasks.root.run import open_root
-from tasks.users.pseudonyms import pseudonym
+from surf2vec.tasks.config import EvaluateConfig, IngestConfig
+from surf2vec.tasks.corpus.build import build_corpus
+from surf2vec.tasks.corpus.window import CorpusRequest
+from surf2vec.tasks.ingest.ingest import ingest
+from surf2vec.tasks.ingest.urls import UrlRules, canonical_item
+from surf2vec.tasks.root.run import open_root
+from surf2vec.tasks.users.pseudonyms import pseudonym
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.events import ignore_event
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 from tests import attacks
 from tests.attacks import Release
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS
 from tests.releases import export_release
-from trainer.config import TrainConfig
-from trainer.events import ignore_event
-from trainer.store.generation import open_generation
-from trainer.training.job import Job
-from trainer.training.loop import train
 
 LOGS = ("wikispeedia_unfinished", "yoochoose_100k")
 MIN_ITEM_USERS = (1, 3, 10)
@@ -91,7 +93,7 @@ def train_release(folder: Path, events: pl.DataFrame, fewest: int, key: str, see
     root = open_root(folder / "root")
     ingest(root, [str(folder / "log.parquet")], settings, None, MEMORY_BYTES, THREADS, ignore_event)
     built = build_corpus(root, CorpusRequest(settings, EvaluateConfig(max_users=0)), MEMORY_BYTES, THREADS)
-    config = TrainConfig(threads=THREADS, path_weight=0.35, seed=seed)
+    config = TrainConfig(threads=THREADS, trail_weight=0.35, seed=seed)
     train(Job(root.corpus(built["window_id"]), root.store, config, MEMORY_BYTES))
     return Release.open(export_release(root, "r1", root.corpus(built["window_id"]), open_generation(root.store)))
 
@@ -123,7 +125,7 @@ def attack_membership(
         for side in (members, others):
             pages = [one[: len(one) - cut] for one in list_histories(events, side[: 3 * CANDIDATES])]
             sides.append([one for one in pages if len(release.find_items(one)) > 1][:CANDIDATES])
-        for attack in (attacks.score_by_nearest_path, attacks.score_by_nearest_interest, attacks.score_by_loss):
+        for attack in (attacks.score_by_nearest_trail, attacks.score_by_nearest_interest, attacks.score_by_loss):
             mid, low, high = attacks.auc(*(attack(release, side) for side in sides))
             cases.append(
                 {
@@ -148,7 +150,7 @@ def attack_histories(
         seen = release.find_items(history)[::-1]
         vector = release.users[rows[pseudonym(name, b"a key")]]
         truth = seen[: len(release.sums.lags)]
-        found = attacks.rebuild_pages(release.sums, vector[release.path])
+        found = attacks.rebuild_pages(release.sums, vector[release.trail])
         newest.append(found[:1] == truth[:1])
         whole.append(found == truth)
         rare += [page in found for page in truth if readers[release.urls[page]] < RARE_USERS]

@@ -21,13 +21,13 @@ import polars as pl
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from tasks.evaluation.probes import QUESTIONS, Task, ask, measure_auc
+from surf2vec.tasks.evaluation.probes import QUESTIONS, Task, ask, measure_auc
+from surf2vec.trainer.config import TrainConfig
 from tests.benchmarks.defaults import GENSIM_SETTINGS
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import THREADS, make_corpus, make_corpus_of
 from tests.benchmarks.peers import train_gensim, train_ours
 from tests.ingested import events_files
-from trainer.config import TrainConfig
 
 SEED = 1
 HORIZONS = {

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.stores.places import open_store
-from tasks.stores.push import Release, roll_back
+from surf2vec.tasks.stores.places import open_store
+from surf2vec.tasks.stores.push import Release, roll_back
 from tests.benchmarks.harness import run_benchmark
 from tests.pushed import push_to, start_postgres, write_rows_of
 

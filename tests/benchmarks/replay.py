@@ -26,14 +26,14 @@ from typing import Any
 import polars as pl
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-from infra.deploy import Patience, apply_automations, deploy
-from infra.stack import Stack
-from tasks.config import PublishConfig
-from tasks.registry.promotion import find_champion
-from tasks.root.run import Root
+from surf2vec.infra.deploy import Patience, apply_automations, deploy
+from surf2vec.infra.stack import Stack
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.registry.promotion import find_champion
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.system.files import read_json
 from tests.benchmarks.harness import run_benchmark, run_surf2vec
 from tests.infra.nights import Nights, wait_until
-from trainer.system.files import read_json
 
 FIRST_DAY, WINDOW_DAYS = date(1997, 2, 13), 60
 SABOTAGE = {5: "killed", 11: "half", 12: "straggler", 17: "away", 23: "forgotten"}

@@ -23,12 +23,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.store.tokens import Corpus
 from tests.benchmarks.defaults import METRICS, SEED, Side, ask, ask_ours
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import make_corpus_of
 from tests.benchmarks.peers import Vectors, difference_in_errors, training_histories
-from trainer.config import TrainConfig
-from trainer.store.tokens import Corpus
 
 LOGS = ("wikispeedia_unfinished", "yoochoose_100k")
 HIT_MARK, TIME_MARK = 0.95, 0.1

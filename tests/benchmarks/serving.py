@@ -23,14 +23,14 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.registry import tracking
-from tasks.registry.publish import publish_release
-from tasks.root.run import Root
+from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.system.files import describe_file, read_json, write_json
 from tests.benchmarks.harness import run_benchmark
 from tests.corpora import user_hash
 from tests.releases import STORAGES, export_release, tell_story
-from trainer.config import TrainConfig
-from trainer.system.files import describe_file, read_json, write_json
 
 VECTOR_SIZE = 128
 NUM_ITEMS = 10_000

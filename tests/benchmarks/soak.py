@@ -32,9 +32,9 @@ import numpy as np
 import psutil
 from scipy.stats import theilslopes
 
-from infra.stack import Stack
+from surf2vec.infra.stack import Stack
+from surf2vec.trainer.errors import HeldBackError
 from tests.benchmarks.harness import run_benchmark
-from trainer.errors import HeldBackError
 
 CLOCK, LIBRARY = "clock", "clock.so"
 DAY_SECONDS = 86_400
@@ -71,7 +71,7 @@ class Place:
     def call(self, *arguments: str, settings: dict[str, Any] = SETTINGS) -> dict[str, Any]:
         """What a command prints, and what it took. Raises SystemExit when it fails; a held release is no failure."""
         options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-        command = [sys.executable, "-m", "flows.cli", *arguments, "--root", str(self.root), *options, "--json"]
+        command = [sys.executable, "-m", "surf2vec.flows.cli", *arguments, "--root", str(self.root), *options, "--json"]
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             started = time.monotonic()
             process = subprocess.Popen(command, stdout=out, stderr=err)

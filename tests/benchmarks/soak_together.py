@@ -13,11 +13,11 @@ from typing import Any
 
 import psutil
 
-from tasks.registry import tracking
-from tasks.registry.publish import README
-from tasks.registry.pull import pull
-from tasks.root.identity import read_root_id
-from tasks.root.run import Root
+from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.registry.publish import README
+from surf2vec.tasks.registry.pull import pull
+from surf2vec.tasks.root.identity import read_root_id
+from surf2vec.tasks.root.run import Root
 from tests.benchmarks.soak import SETTINGS, Place, open_place, write_day
 from tests.releases import read_items, read_users
 
@@ -73,7 +73,7 @@ def start_night(folder: Path, stack: Any, number: int) -> Night:
     command = [
         sys.executable,
         "-m",
-        "flows.cli",
+        "surf2vec.flows.cli",
         "run",
         "--root",
         str(place.root),

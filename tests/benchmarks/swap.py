@@ -1,8 +1,9 @@
 """Out of core: an epoch with a user table of at least four times the budget beside the same epoch in memory.
 
 Made-up users with 25 Zipf tokens each, 100,000 items, 128 dimensions, 8 negatives, two threads. The order of drawn tokens says
-nothing, so that there is no path and all numbers are the interest: a user has the most bytes for the least work. Each side is
-`python -m trainer` in a process of its own, caches dropped before, in turn, five times (--repeats) six epochs; an epoch's
+nothing, so that there is no trail and all numbers are the interest: a user has the most bytes for the least work. Each side is
+`python -m surf2vec.trainer` in a process of its own, caches dropped before, in turn, five times (--repeats) six
+epochs; an epoch's
 seconds are those of its fastest after the first (which has nothing to read), what waited for commits included. The side that
 swaps has BUDGET_BYTES by --host-memory, and runs in a memory cgroup where one can be made, so that the page cache cannot hide
 the swapping; the limit is the budget and LEEWAY_BYTES, for the kernel counts code and cache too.
@@ -31,11 +32,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from surf2vec.trainer.draws import mix_array
+from surf2vec.trainer.system.files import describe_file, write_json
 from tests.benchmarks.bare_traffic import bare_traffic
 from tests.benchmarks.cgroups import drop_caches, memory_group
 from tests.benchmarks.harness import run_benchmark
-from trainer.draws import mix_array
-from trainer.system.files import describe_file, write_json
 
 NUM_USERS, NUM_ITEMS, TOKENS_A_USER, PARTITIONS = 4_000_000, 100_000, 25, 128
 BUDGET_BYTES = 512 * 10**6
@@ -132,12 +133,12 @@ def write_corpus(folder: Path, num_users: int, num_items: int = NUM_ITEMS, parti
 def run_alone(
     corpus_dir: Path, store_dir: Path, budget_bytes: int, epochs: int, settings: Mapping[str, Any] = FASTEST
 ) -> dict[str, Any]:
-    """`python -m trainer` into an empty store: what it tells of itself, and the bytes that it had from the disk."""
+    """`python -m surf2vec.trainer` into an empty store: what it tells of itself, and the bytes that it had from the disk."""
     shutil.rmtree(store_dir, ignore_errors=True)
     drop_caches()
     config = corpus_dir.with_name("config.json")
     config.write_text(json.dumps({**settings, "epochs": epochs}))
-    command = [sys.executable, "-m", "trainer", "--corpus", str(corpus_dir), "--store", str(store_dir)]
+    command = [sys.executable, "-m", "surf2vec.trainer", "--corpus", str(corpus_dir), "--store", str(store_dir)]
     command += ["--config", str(config), "--host-memory", str(budget_bytes)]
     limit_bytes = None if budget_bytes == PLENTY_BYTES else budget_bytes + LEEWAY_BYTES
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tasks.root.run import Root
+from surf2vec.tasks.root.run import Root
 from tests.benchmarks.load import PUBLISH, STRANGER, K, Readings, make_exports, measure_load, operate, read_steps
 from tests.ingested import take_in, write_log
 from tests.nights import PASSED, make_night

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
+from surf2vec.trainer.store.tokens import Corpus
 from tests.benchmarks.neighbours import (
     ItemNeighbours,
     Seen,
@@ -18,7 +19,6 @@ from tests.benchmarks.neighbours import (
 )
 from tests.benchmarks.peers import RowPeer, answer_held_out
 from tests.corpora import write_corpus
-from trainer.store.tokens import Corpus
 
 HISTORIES = {"a": [0, 1, 0, 2], "b": [0, 1, 3], "c": [1, 2, 0], "d": [3, 2, 1, 4]}
 """Training sees 0 1 0, 0 1, 1 2, and 3 2 1; the last item of each is asked."""

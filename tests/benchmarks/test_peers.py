@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.evaluation.evaluate import Question
+from surf2vec.tasks.evaluation.evaluate import Question
+from surf2vec.trainer.config import TrainConfig
 from tests.benchmarks.peers import (
     begin_kernel_training,
     difference_in_errors,
@@ -17,7 +18,6 @@ from tests.benchmarks.peers import (
     training_histories,
 )
 from tests.corpora import write_corpus
-from trainer.config import TrainConfig
 
 HISTORIES = {f"user-{i}": [i % 3, 3 + i % 2, (i + 1) % 3] for i in range(20)}
 CONFIG = TrainConfig(vector_size=4, epochs=3, negative=2, threads=1)

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tasks.evaluation.probes import Task
+from surf2vec.tasks.evaluation.probes import Task
 from tests.benchmarks.probes import count_features, cut, judge
 
 START = datetime(2026, 11, 1, tzinfo=UTC)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from infra.stack import find_postgres
+from surf2vec.infra.stack import find_postgres
+from surf2vec.trainer.errors import ResourceError
 from tests.benchmarks.soak import DAY_SECONDS, HORIZON, MOST_GROWTH, judge, open_place, run_nights, write_day
 from tests.benchmarks.soak_together import run_together
-from trainer.errors import ResourceError
 
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc")
 

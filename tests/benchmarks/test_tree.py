@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from surf2vec.trainer.model.rows import EPSILON
 from tests.benchmarks.tree import FullSoftmax, Trained, alike_batches, judge_loss, zipf_counts
-from trainer.model.rows import EPSILON
 
 ROWS, CLASSES = torch.tensor([2, 0]), torch.tensor([1, 3])
 

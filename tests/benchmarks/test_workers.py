@@ -5,9 +5,9 @@ import math
 
 import pytest
 
+from surf2vec.trainer.config import TrainConfig
 from tests.benchmarks.workers_clusters import GPU, network, plan
 from tests.benchmarks.workers_cost import Device, Epoch, Memory, Network, Volume, named, plan_epoch, predict_epoch
-from trainer.config import TrainConfig
 
 DEVICE = Device(tokens_per_second=1000.0, visit_seconds=0.0001, touched_bytes_per_second=1e6, is_overlapped=False)
 NETWORK = Network(

@@ -26,14 +26,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tests.benchmarks.harness import run_benchmark
-from tests.benchmarks.logs import THREADS, find_log, held_out_rows, make_corpus
-from tests.benchmarks.peers import KernelTraining, begin_kernel_training
-from tests.tree_shapes import expected_rows
-from trainer.config import TrainConfig, config_from_dict
-from trainer.draws import mix_array
-from trainer.model.rows import EPSILON
-from trainer.model.trees import (
+from surf2vec.trainer.config import TrainConfig, config_from_dict
+from surf2vec.trainer.draws import mix_array
+from surf2vec.trainer.model.rows import EPSILON
+from surf2vec.trainer.model.trees import (
     Tree,
     balanced_tree,
     huffman_tree,
@@ -41,7 +37,11 @@ from trainer.model.trees import (
     tree_bytes,
     two_level_tree,
 )
-from trainer.store.tokens import Corpus
+from surf2vec.trainer.store.tokens import Corpus
+from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.logs import THREADS, find_log, held_out_rows, make_corpus
+from tests.benchmarks.peers import KernelTraining, begin_kernel_training
+from tests.tree_shapes import expected_rows
 
 MANY_CLASSES, BUILD_SECONDS = 10_000_000, 5.0
 BUILDERS: dict[str, Callable[[NDArray[np.int64]], Tree]] = {
@@ -191,7 +191,7 @@ def begin_tree_training(counts: NDArray[np.int64], num_dims: int, shape: str, nu
     offsets = np.arange(0, num_tokens + 1, TOKENS_A_USER)
     hashes = mix_array(np.arange(1, len(offsets), dtype=np.uint64))
     plain = {"optimizer": "sgd", "alpha": 0.05, "min_alpha": 0.005, "l2": 0, "recency": 0, "sample": 0, "epochs": 1}
-    plain |= {"path_weight": 0}
+    plain |= {"trail_weight": 0}
     config = config_from_dict(plain | {"vector_size": num_dims, "tree": shape, "threads": THREADS} | TREE)
     training = KernelTraining(tokens, offsets, hashes, counts, config)
     training.items.outputs.vectors.fill(0.01)

@@ -13,14 +13,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tasks.config import PublishConfig
-from tasks.root.run import Root
-from tasks.tuning.study import Search
-from tasks.tuning.tune import tune
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.tuning.study import Search
+from surf2vec.tasks.tuning.tune import tune
+from surf2vec.trainer.config import TrainConfig, TrainSettings
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS, make_corpus
 from tests.benchmarks.peers import answer_held_out, train_ours
-from trainer.config import TrainConfig, TrainSettings
 
 LOGS = ("wikispeedia_unfinished", "yoochoose_100k")
 WORD2VEC = TrainConfig(

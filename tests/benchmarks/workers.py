@@ -1,9 +1,9 @@
 """Several workers beside one, as `torchrun` starts them with gloo on this machine, and a cost model for larger ones.
 
 wikispeedia, EPOCHS epochs, one thread a worker (tests/benchmarks/workers_quality.py): one worker under torchrun against
-`python -m trainer`, bit for bit; teams that train twice, bit for bit; hit@20 and MRR of the held-out users beside one worker,
-three seeds; a worker killed with -9 three times.
-Made-up users (NUM_USERS with 25 Zipf tokens in no order, so without a path; NUM_ITEMS items, 128 dimensions, otherwise as
+`python -m surf2vec.trainer`, bit for bit; teams that train twice, bit for bit; hit@20 and MRR of the held-out users
+beside one worker, three seeds; a worker killed with -9 three times.
+Made-up users (NUM_USERS with 25 Zipf tokens in no order, so without a trail; NUM_ITEMS items, 128 dimensions, otherwise as
 shipped): bytes that went over the loopback
 interface, in a network namespace of its own where one can be made, by what the planner predicted and what the workers
 counted, both with what tries the network; the balance of load; tokens a second, each side in turn, the fastest epoch of
@@ -18,6 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.plan.sharing import sent_by_sum
+from surf2vec.trainer.store.tokens import Corpus, open_corpus
+from surf2vec.trainer.training.preparation import NETWORK_BYTES
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import find_log, make_corpus
 from tests.benchmarks.swap import ROW_BYTES, write_corpus
@@ -26,10 +30,6 @@ from tests.benchmarks.workers_cost import ALONE, Device, Memory, Volume, named, 
 from tests.benchmarks.workers_quality import MODES, balance, compare_with_one, kill_workers
 from tests.benchmarks.workers_rates import measure_here, measure_visit
 from tests.benchmarks.workers_runs import Team, run_team, run_teams
-from trainer.config import TrainConfig
-from trainer.plan.sharing import sent_by_sum
-from trainer.store.tokens import Corpus, open_corpus
-from trainer.training.preparation import NETWORK_BYTES
 
 LOG = "wikispeedia_unfinished"
 NUM_USERS, NUM_ITEMS, PARTITIONS = 40_000, 20_000, 32

@@ -8,6 +8,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError, ResourceError
 from tests.benchmarks.workers_cost import (
     ALONE,
     Device,
@@ -20,8 +22,6 @@ from tests.benchmarks.workers_cost import (
     predict_epoch,
 )
 from tests.benchmarks.workers_quality import MODES
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError, ResourceError
 
 TOKENS_A_USER, NUM_ITEMS, ROW_BYTES = 25, 10_000_000, 516
 USERS = (20_000_000, 200_000_000)

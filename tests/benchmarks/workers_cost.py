@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config import TrainConfig
-from trainer.plan.alone import Budget
-from trainer.plan.schedule import partition_order
-from trainer.plan.shares import count_exchanges, share_users
-from trainer.plan.sizes import Work, training_sizes
-from trainer.plan.together import Member, Team, Way, choose_way
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.plan.alone import Budget
+from surf2vec.trainer.plan.schedule import partition_order
+from surf2vec.trainer.plan.shares import count_exchanges, share_users
+from surf2vec.trainer.plan.sizes import Work, training_sizes
+from surf2vec.trainer.plan.together import Member, Team, Way, choose_way
 
 TOUCHES = {"alone": 0, "replicated": 8, "sharded": 8, "asynchronous": 13}
 """How often trainer/workers/exchange.py reads or writes each byte that it adds up: subtract, add, copy; more where

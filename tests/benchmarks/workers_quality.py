@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.tokens import Corpus
+from surf2vec.trainer.training.item_blocks import ItemBlocks
+from surf2vec.trainer.training.vectors import BothParts, read_item_vectors
 from tests.benchmarks.defaults import METRICS
 from tests.benchmarks.peers import Vectors, answer_held_out, difference_in_errors
 from tests.benchmarks.workers_runs import Team, run_killed, run_team
 from tests.stores import count_differences, read_tables
 from tests.trainer.training.test_item_blocks import block_loads
-from trainer.config import TrainConfig
-from trainer.store.generation import open_generation
-from trainer.store.tokens import Corpus
-from trainer.training.item_blocks import ItemBlocks
-from trainer.training.vectors import BothParts, read_item_vectors
 
 SEEDS = (1, 2, 3)
 MODES = ("replicated", "asynchronous", "sharded")

@@ -21,20 +21,20 @@ from typing import Any
 import numpy as np
 import torch
 
+from surf2vec.trainer.__main__ import end
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.draws import epoch_key
+from surf2vec.trainer.kernels import pick_kernel
+from surf2vec.trainer.kernels.first_rows import begin_users
+from surf2vec.trainer.kernels.signature import Pass
+from surf2vec.trainer.plan.schedule import user_order
+from surf2vec.trainer.plan.sharing import sent_by_sum
+from surf2vec.trainer.store.tokens import Corpus
+from surf2vec.trainer.training.item_blocks import ItemBlocks
+from surf2vec.trainer.workers.group import Workers, join_workers
 from tests.benchmarks.own_loopback import counted
 from tests.benchmarks.workers_cost import Network
 from tests.benchmarks.workers_runs import TORCHRUN
-from trainer.__main__ import end
-from trainer.config import TrainConfig
-from trainer.draws import epoch_key
-from trainer.kernels import pick_kernel
-from trainer.kernels.first_rows import begin_users
-from trainer.kernels.signature import Pass
-from trainer.plan.schedule import user_order
-from trainer.plan.sharing import sent_by_sum
-from trainer.store.tokens import Corpus
-from trainer.training.item_blocks import ItemBlocks
-from trainer.workers.group import Workers, join_workers
 
 REPEATS = 60
 FEW_BYTES = 256

@@ -14,10 +14,10 @@ from typing import Any
 
 import psutil
 
+from surf2vec.trainer.store.generation import has_generation
+from surf2vec.trainer.store.manifests import STORE_MANIFEST
+from surf2vec.trainer.system.files import read_json
 from tests.benchmarks.own_loopback import counted
-from trainer.store.generation import has_generation
-from trainer.store.manifests import STORE_MANIFEST
-from trainer.system.files import read_json
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 MAX_RESTARTS = 5
@@ -25,7 +25,7 @@ MAX_RESTARTS = 5
 
 @dataclass(frozen=True)
 class Team:
-    """num_workers: processes under torchrun, 0: `python -m trainer` without it; settings: of the training."""
+    """num_workers: processes under torchrun, 0: `python -m surf2vec.trainer` without it; settings: of the training."""
 
     num_workers: int
     settings: Mapping[str, Any]
@@ -40,7 +40,7 @@ class Team:
             [*TORCHRUN, "--nproc-per-node", str(self.num_workers), *restarts] if self.num_workers else [sys.executable]
         )
         places = ["--corpus", str(corpus_dir), "--store", str(store_dir), "--config", str(config)]
-        return [*start, "-m", "trainer", *places, "--host-memory", self.host_memory, "--resume"]
+        return [*start, "-m", "surf2vec.trainer", *places, "--host-memory", self.host_memory, "--resume"]
 
 
 def run_team(corpus_dir: Path, store_dir: Path, team: Team) -> dict[str, Any]:

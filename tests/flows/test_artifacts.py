@@ -12,17 +12,17 @@ from prefect.client.orchestration import get_client
 from prefect.context import TaskRunContext
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows import progress
-from flows import step as steps
-from flows.artifacts import describe_night, key_of
-from flows.nightly import nightly
-from flows.progress import report_step
-from flows.step import is_flow_run, step
-from tasks.config import PublishConfig
-from tasks.root.run import Root, Run
+from surf2vec.flows import progress
+from surf2vec.flows import step as steps
+from surf2vec.flows.artifacts import describe_night, key_of
+from surf2vec.flows.nightly import nightly
+from surf2vec.flows.progress import report_step
+from surf2vec.flows.step import is_flow_run, step
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.root.run import Root, Run
+from surf2vec.trainer.errors import UnavailableError
 from tests.flows.test_cli import call
 from tests.flows.test_nightly import write_logs
-from trainer.errors import UnavailableError
 
 pytestmark = pytest.mark.filterwarnings("default")  # Prefect's and MLflow's own
 
@@ -68,7 +68,7 @@ def test_a_command_where_a_server_is_named_leaves_artifacts_and_finished_steps(t
     assert set(open_to_others) == {
         "user_vectors_model.py",
         "served_export.py",
-        "path_sums.py",
+        "trail_sums.py",
     }
 
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from flows.config import PipelineConfig
-from flows.past_nights import make_day
-from tasks.report.backfill import BackfillRecord, list_days
-from tasks.report.nights import write_nights_report
-from tasks.root.run import Root, Run
+from surf2vec.flows.config import PipelineConfig
+from surf2vec.flows.past_nights import make_day
+from surf2vec.tasks.report.backfill import BackfillRecord, list_days
+from surf2vec.tasks.report.nights import write_nights_report
+from surf2vec.tasks.root.run import Root, Run
+from surf2vec.trainer.errors import InputError
+from surf2vec.trainer.events import ignore_event
 from tests.corpora import planted_histories
 from tests.flows.test_cli import COMMAND, call
 from tests.ingested import take_in, write_log
-from trainer.errors import InputError
-from trainer.events import ignore_event
 
 FAST = [
     "--set",

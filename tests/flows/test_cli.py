@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from flows.cli import app
-from flows.cli.options import print_event, print_result
-from flows.cli.show import show_explained, show_findings, show_similar
+from surf2vec.flows.cli import app
+from surf2vec.flows.cli.options import print_event, print_result
+from surf2vec.flows.cli.show import show_explained, show_findings, show_similar
 
 COMMAND = [str(Path(sys.executable).with_name("surf2vec"))]
 ROOT = Path(__file__).parents[2]
@@ -76,7 +76,7 @@ def test_the_command_alone_prints_its_help_and_exits_0() -> None:
 
 
 def test_a_bug_has_a_code_and_its_traceback() -> None:
-    program = "from flows import cli; cli.app = lambda **options: 1 / 0; cli.main()"
+    program = "from surf2vec.flows import cli; cli.app = lambda **options: 1 / 0; cli.main()"
     command = [sys.executable, "-c", program, "gc", "--json"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     error = json.loads(result.stdout)["error"]

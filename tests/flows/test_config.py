@@ -8,13 +8,13 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from flows.config import ALWAYS, REMOVED, PipelineConfig, flat_schema, load_config
-from tasks.config import ColumnsConfig
-from tasks.export.export import QUANTISE_ABOVE
-from tasks.training.beginning import DECAY, MIN_ALIGNMENT, NIGHT_EPOCHS
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError
-from trainer.system.files import digest_json
+from surf2vec.flows.config import ALWAYS, REMOVED, PipelineConfig, flat_schema, load_config
+from surf2vec.tasks.config import ColumnsConfig
+from surf2vec.tasks.export.export import QUANTISE_ABOVE
+from surf2vec.tasks.training.beginning import DECAY, MIN_ALIGNMENT, NIGHT_EPOCHS
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.system.files import digest_json
 
 
 def test_every_default_is_reached_by_set_and_comes_back_the_same() -> None:

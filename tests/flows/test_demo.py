@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows import demo
-from flows.demo import Vectors, measure_movement, measure_neighbours, nearest_rows, read_vectors, spread_rows
-from tasks.sample.logs import interests_of_keys, keys_of
-from tasks.sample.world import TOPICS, write_ids
+from surf2vec.flows import demo
+from surf2vec.flows.demo import Vectors, measure_movement, measure_neighbours, nearest_rows, read_vectors, spread_rows
+from surf2vec.tasks.sample.logs import interests_of_keys, keys_of
+from surf2vec.tasks.sample.world import TOPICS, write_ids
 
 EAST_NORTH = np.array([[1, 0], [9, 1], [0, 2], [1, 7], [3, 0]], np.float32)
 

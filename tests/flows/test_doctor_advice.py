@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from flows.cli.options import Call
-from flows.cli.roots import pull as pull_release
-from flows.config import load_config
-from flows.night import make_night
-from tasks.config import PublishConfig
-from tasks.registry import mlflow_runs, tracking
-from tasks.registry.promotion import promote, read_registry
-from tasks.root.run import Root, Run
-from tasks.upkeep.doctor import examine
+from surf2vec.flows.cli.options import Call
+from surf2vec.flows.cli.roots import pull as pull_release
+from surf2vec.flows.config import load_config
+from surf2vec.flows.night import make_night
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.registry import mlflow_runs, tracking
+from surf2vec.tasks.registry.promotion import promote, read_registry
+from surf2vec.tasks.root.run import Root, Run
+from surf2vec.tasks.upkeep.doctor import examine
+from surf2vec.trainer.errors import DamageError, ResourceError
+from surf2vec.trainer.events import ignore_event
 from tests.corpora import planted_histories
 from tests.flows.test_gate import LENIENT
 from tests.flows.test_night_after_night import FAST, write_day
-from trainer.errors import DamageError, ResourceError
-from trainer.events import ignore_event
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]
 HISTORIES = planted_histories(80)

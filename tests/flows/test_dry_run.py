@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from flows.cli.nights import held_exit_code
-from flows.cli.show import show_run
-from flows.config import load_config
-from flows.context import NightContext
-from flows.dry_run import dry_run
-from flows.night import make_night
-from tasks.root.run import Root
+from surf2vec.flows.cli.nights import held_exit_code
+from surf2vec.flows.cli.show import show_run
+from surf2vec.flows.config import load_config
+from surf2vec.flows.context import NightContext
+from surf2vec.flows.dry_run import dry_run
+from surf2vec.flows.night import make_night
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.errors import RejectedError, ResourceError
+from surf2vec.trainer.events import ignore_event
 from tests.corpora import planted_histories
 from tests.flows.test_night_after_night import write_day
 from tests.flows.test_nightly import FAST
-from trainer.errors import RejectedError, ResourceError
-from trainer.events import ignore_event
 
 pytestmark = pytest.mark.slow
 SETTINGS = [*(value for value in FAST if "=" in value), "train.epochs=3", "train.vector_size=8", "store.partitions=2"]

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from flows import steps
-from tasks.config import PublishConfig
-from tasks.registry.promotion import promote, read_registry
-from tasks.root.run import Root, Run
+from surf2vec.flows import steps
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.registry.promotion import promote, read_registry
+from surf2vec.tasks.root.run import Root, Run
 from tests.flows.test_doctor_advice import HISTORIES, deliver, run
 from tests.flows.test_night_after_night import write_day
 

@@ -10,17 +10,17 @@ from typing import Any
 import polars as pl
 import pytest
 
-from flows.cli.options import Call
-from flows.cli.users import explain, forget
-from flows.config import PipelineConfig, load_config
-from tasks.ingest.ingest import ingest
-from tasks.root.run import Root
-from tasks.users.pseudonyms import pseudonym
+from surf2vec.flows.cli.options import Call
+from surf2vec.flows.cli.users import explain, forget
+from surf2vec.flows.config import PipelineConfig, load_config
+from surf2vec.tasks.ingest.ingest import ingest
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.users.pseudonyms import pseudonym
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.events import ignore_event
 from tests.flows.test_cli import COMMAND, call
 from tests.ingested import MEMORY_BYTES, read_events, write_log
 from tests.releases import read_users
-from trainer.errors import ConfigError
-from trainer.events import ignore_event
 
 SETTINGS = ["--set", "train.epochs=1", "--set", "train.vector_size=16", "--set", "train.threads=2"]
 NUM_GOING = 40

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from flows import deployments
-from flows.cli import app, users
-from trainer.errors import LeftElsewhereError
+from surf2vec.flows import deployments
+from surf2vec.flows.cli import app, users
+from surf2vec.trainer.errors import LeftElsewhereError
 
 LEFT = {
     "place": "registry: s3://bucket/1/m-7",
@@ -29,7 +29,7 @@ def test_it_is_no_clean_success_and_the_proof_is_printed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, elsewhere: list[Any], code: int
 ) -> None:
     result = RESULT | {"elsewhere": elsewhere}
-    monkeypatch.setattr("tasks.forgetting.forget.forget", lambda *asked: result)
+    monkeypatch.setattr("surf2vec.tasks.forgetting.forget.forget", lambda *asked: result)
     (tmp_path / "sources.json").write_text("{}")
     told = CliRunner().invoke(app, ["forget", "--root", str(tmp_path), "--json"])
     assert (told.exit_code, json.loads(told.stdout)) == (code, result)

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows import steps
-from flows.config import load_config
-from flows.night import make_night
-from tasks.config import PublishConfig
-from tasks.registry import tracking
-from tasks.registry.promotion import promote, read_registry, rollback
-from tasks.registry.tracking import MlflowClient
-from tasks.root.run import Root, Run
-from tasks.root.story import EvaluateStep
+from surf2vec.flows import steps
+from surf2vec.flows.config import load_config
+from surf2vec.flows.night import make_night
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.registry.promotion import promote, read_registry, rollback
+from surf2vec.tasks.registry.tracking import MlflowClient
+from surf2vec.tasks.root.run import Root, Run
+from surf2vec.tasks.root.story import EvaluateStep
+from surf2vec.trainer.errors import ResourceError
+from surf2vec.trainer.store.writer import open_pinned
+from surf2vec.trainer.system.files import read_json
 from tests.flows.test_cli import COMMAND
-from trainer.errors import ResourceError
-from trainer.store.writer import open_pinned
-from trainer.system.files import read_json
 
 pytestmark = pytest.mark.filterwarnings("default")  # Prefect's and MLflow's own
 SETTINGS = ["train.epochs=10", "train.vector_size=16", "train.threads=1", "train.alpha=0.1", "publish.keep_releases=1"]

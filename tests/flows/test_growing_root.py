@@ -6,13 +6,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from flows.cli.options import Call
-from flows.cli.roots import doctor, repartition
-from flows.config import load_config
-from flows.night import make_night
+from surf2vec.flows.cli.options import Call
+from surf2vec.flows.cli.roots import doctor, repartition
+from surf2vec.flows.config import load_config
+from surf2vec.flows.night import make_night
+from surf2vec.trainer.events import ignore_event
+from surf2vec.trainer.store.generation import open_generation
 from tests.flows.test_nightly import write_logs
-from trainer.events import ignore_event
-from trainer.store.generation import open_generation
 
 pytestmark = pytest.mark.filterwarnings("default")  # Prefect's and MLflow's own
 FAST = ["train.epochs=2", "train.vector_size=8", "train.threads=1", "train.negative=4"]

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.cli.options import Call
-from flows.cli.roots import doctor
-from flows.config import load_config
-from flows.demo import read_vectors
-from flows.night import make_night
+from surf2vec.flows.cli.options import Call
+from surf2vec.flows.cli.roots import doctor
+from surf2vec.flows.config import load_config
+from surf2vec.flows.demo import read_vectors
+from surf2vec.flows.night import make_night
 from tests.corpora import planted_histories
 from tests.flows.test_cli import kill_once
 from tests.flows.test_nightly import count_ended, generation

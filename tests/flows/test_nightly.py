@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest
+from surf2vec.trainer.system.files import read_json
 from tests.corpora import planted_histories
 from tests.flows.test_cli import call, kill_once
 from tests.series import bytes_of
-from trainer.store.manifests import STORE_MANIFEST, read_manifest
-from trainer.system.files import read_json
 
 FAST = [
     "--set",

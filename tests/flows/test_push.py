@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli.options import Call
-from flows.cli.stores import push
-from flows.config import PipelineConfig
-from tasks.config import PublishConfig
-from tasks.root.run import Root
+from surf2vec.flows.cli.options import Call
+from surf2vec.flows.cli.stores import push
+from surf2vec.flows.config import PipelineConfig
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.errors import InputError
+from surf2vec.trainer.events import ignore_event
 from tests.pushed import read_served
 from tests.releases import read_users
 from tests.served import make_served
-from trainer.errors import InputError
-from trainer.events import ignore_event
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_a_release_that_the_root_does_not_have_is_pulled(root: Root, tmp_path: P
 def test_a_store_that_cannot_be_used_is_told_before_anything(
     url: str, exit_code: int, message: str, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "flows.cli", "push", url, "--root", str(tmp_path), "--json"]
+    command = [sys.executable, "-m", "surf2vec.flows.cli", "push", url, "--root", str(tmp_path), "--json"]
     done = subprocess.run(command, capture_output=True, check=False)
     assert done.returncode == exit_code
     assert message in json.loads(done.stdout)["error"]["message"]

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from flows import push as push_step
-from flows.cli.options import Call
-from flows.cli.stores import push
-from flows.config import load_config
-from flows.night import make_night
-from flows.progress import PUSH_FAILED
-from tasks.root.run import Root, Run
+from surf2vec.flows import push as push_step
+from surf2vec.flows.cli.options import Call
+from surf2vec.flows.cli.stores import push
+from surf2vec.flows.config import load_config
+from surf2vec.flows.night import make_night
+from surf2vec.flows.progress import PUSH_FAILED
+from surf2vec.tasks.root.run import Root, Run
+from surf2vec.trainer.events import ignore_event
 from tests.flows.test_night_after_night import FAST, first_days
 from tests.pushed import read_served
 from tests.releases import read_users
-from trainer.events import ignore_event
 
 
 @pytest.mark.slow

@@ -12,16 +12,16 @@ from typing import Any
 import polars as pl
 import pytest
 
-from flows.config import load_config
-from flows.night import make_night
-from flows.ray_cluster import check_address, check_node, digest_code, open_fan_out
-from tasks.config import ResourcesConfig
-from tasks.root.run import open_root
+from surf2vec.flows.config import load_config
+from surf2vec.flows.night import make_night
+from surf2vec.flows.ray_cluster import check_address, check_node, digest_code, open_fan_out
+from surf2vec.tasks.config import ResourcesConfig
+from surf2vec.tasks.root.run import open_root
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.system.fan_out import HERE
 from tests.flows.test_cli import COMMAND
 from tests.ray_nodes import RAY, Cluster, open_cluster
 from tests.stores import assert_same_bits
-from trainer.errors import ConfigError
-from trainer.system.fan_out import HERE
 
 FAST = (
     "train.epochs=1", "train.vector_size=16", "train.threads=1", "evaluate.max_users=500", "gate.newest_day_events=0",

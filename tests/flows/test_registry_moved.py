@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 
-from flows import steps
-from flows.cli.options import Call
-from flows.cli.roots import gc
-from flows.config import load_config
-from infra.services import Service, find_port, responds
-from infra.stack import QUIET
-from tasks.config import PublishConfig
-from tasks.registry import tracking
-from tasks.root.identity import read_root_id
-from tasks.root.run import Root
+from surf2vec.flows import steps
+from surf2vec.flows.cli.options import Call
+from surf2vec.flows.cli.roots import gc
+from surf2vec.flows.config import load_config
+from surf2vec.infra.services import Service, find_port, responds
+from surf2vec.infra.stack import QUIET
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.root.identity import read_root_id
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.errors import UnavailableError
+from surf2vec.trainer.events import ignore_event
+from surf2vec.trainer.system.files import read_json, write_json
+from surf2vec.trainer.training.loop import train
 from tests.flows.test_doctor_advice import deliver, run
 from tests.flows.test_nightly import snapshot
 from tests.tasks.forgetting.test_forget import erase
-from trainer.errors import UnavailableError
-from trainer.events import ignore_event
-from trainer.system.files import read_json, write_json
-from trainer.training.loop import train
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]
 MODEL = PublishConfig().model_name

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flows.cli import app
-from trainer.errors import ConfigError
-from trainer.system.files import write_json
+from surf2vec.flows.cli import app
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.system.files import write_json
 
 
 @pytest.mark.parametrize("command", ["run", "backfill"])

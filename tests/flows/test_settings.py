@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.config import DEFAULT_CONFIG, flat_schema, load_config
-from flows.settings import as_toml, list_sections
-from trainer.errors import ConfigError
+from surf2vec.flows.config import DEFAULT_CONFIG, flat_schema, load_config
+from surf2vec.flows.settings import as_toml, list_sections
+from surf2vec.trainer.errors import ConfigError
 
 
 def test_every_setting_has_its_meaning_and_its_values() -> None:

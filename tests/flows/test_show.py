@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.cli.show import show_funnel
+from surf2vec.flows.cli.show import show_funnel
 
 
 def test_what_was_left_out_is_printed_with_the_settings_names(capsys: pytest.CaptureFixture[str]) -> None:

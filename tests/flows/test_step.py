@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from flows.step import WAITS, step
-from trainer.errors import InputError, UnavailableError
+from surf2vec.flows.step import WAITS, step
+from surf2vec.trainer.errors import InputError, UnavailableError
 
 AWAY = UnavailableError("MLflow did not respond")
 
@@ -49,6 +49,6 @@ def test_it_fails_in_the_end_and_at_once_by_another_error_or_where_no_server_is_
 
 
 def test_a_night_needs_no_prefect() -> None:
-    code = "import sys, flows.night, flows.past_nights; print({'prefect', 'ray'} & {*sys.modules})"
+    code = "import sys, surf2vec.flows.night, surf2vec.flows.past_nights; print({'prefect', 'ray'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from flows.steps import announce_run
-from tasks.root.story import Story
+from surf2vec.flows.steps import announce_run
+from surf2vec.tasks.root.story import Story
 
 BASE = {"release": "r1", "window_id": "w1", "space_id": "s1"}
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from surf2vec.trainer.system.files import read_json
 from tests.flows.test_cli import COMMAND
 from tests.flows.test_nightly import FAST, generation, run, write_logs
-from trainer.system.files import read_json
 
 IN_SECONDS = 20  # on a machine with eight at work; by itself 1 to 3
 LONG = [*FAST, "--set", "train.epochs=1000"]

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from flows.config import load_config
-from flows.context import NightContext
-from flows.night import make_night
-from flows.summary import find_finished, summarize_finished
-from tasks.root.run import Root, Run
+from surf2vec.flows.config import load_config
+from surf2vec.flows.context import NightContext
+from surf2vec.flows.night import make_night
+from surf2vec.flows.summary import find_finished, summarize_finished
+from surf2vec.tasks.root.run import Root, Run
 from tests.flows.test_nightly import FAST, snapshot, write_logs
 
 SETTINGS = [value for value in FAST if "=" in value]
@@ -108,9 +108,9 @@ def test_the_command_imports_neither_prefect_nor_mlflow_nor_torch(
     code = """
 import json, sys
 from pathlib import Path
-from flows.cli import nights
-from flows.cli.options import Call
-from flows.config import load_config
+from surf2vec.flows.cli import nights
+from surf2vec.flows.cli.options import Call
+from surf2vec.flows.config import load_config
 result = nights.run(Call(Path(sys.argv[1]), load_config(None, sys.argv[3:])), [sys.argv[2]])
 print(json.dumps({"run_id": result["run_id"], "slow": sorted({"prefect", "mlflow", "torch"} & sys.modules.keys())}))
 """

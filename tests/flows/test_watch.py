@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from flows import watch as watching
-from flows.progress import CHAMPION_OLD
-from tasks.config import PublishConfig
-from tasks.registry.promotion import rollback
-from tasks.root.run import open_root
+from surf2vec.flows import watch as watching
+from surf2vec.flows.progress import CHAMPION_OLD
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.registry.promotion import rollback
+from surf2vec.tasks.root.run import open_root
 from tests.nights import FIRST, PASSED, make_night
 
 PUBLISH = PublishConfig(keep_releases=3)

@@ -12,16 +12,16 @@ import psutil
 import pytest
 from prefect.client.orchestration import get_client
 
-from flows.cli.options import Call
-from flows.cli.roots import doctor
-from flows.config import load_config
-from flows.nightly import nightly
+from surf2vec.flows.cli.options import Call
+from surf2vec.flows.cli.roots import doctor
+from surf2vec.flows.config import load_config
+from surf2vec.flows.nightly import nightly
+from surf2vec.trainer.errors import ResourceError
+from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest
+from surf2vec.trainer.store.writer import lock_store
+from surf2vec.trainer.system.files import read_json
 from tests.flows.test_cli import COMMAND
 from tests.flows.test_night_after_night import FAST, first_days, second_day, vectors_of
-from trainer.errors import ResourceError
-from trainer.store.manifests import STORE_MANIFEST, read_manifest
-from trainer.store.writer import lock_store
-from trainer.system.files import read_json
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]  # Prefect's and MLflow's own warnings
 SETTINGS = [*FAST, "resources.workers=2", "train.epochs=100"]
@@ -57,7 +57,7 @@ def die_twice(root: Path) -> None:
         workers = [
             child
             for child in children
-            if "--job" in child.cmdline() and "tasks.training.loopback_agent" not in child.cmdline()
+            if "--job" in child.cmdline() and "surf2vec.tasks.training.loopback_agent" not in child.cmdline()
         ]
         assert len(workers) == 2
         workers[1].kill()

@@ -14,19 +14,19 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus.build import build_corpus
-from tasks.corpus.window import CorpusRequest
-from tasks.ingest.staging import LEFT_OUT
-from tasks.ingest.urls import ASSET_PATTERN, TOKEN_PATTERN, UrlRules, canonical_item
-from tasks.root.run import Root
+from surf2vec.tasks.config import EvaluateConfig, IngestConfig
+from surf2vec.tasks.corpus.build import build_corpus
+from surf2vec.tasks.corpus.window import CorpusRequest
+from surf2vec.tasks.ingest.staging import LEFT_OUT
+from surf2vec.tasks.ingest.urls import ASSET_PATTERN, TOKEN_PATTERN, UrlRules, canonical_item
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.errors import ConfigError, InputError, RejectedError
+from surf2vec.trainer.store.tokens import open_corpus
+from surf2vec.trainer.system.files import read_json
 from tests.event_files import Event
 from tests.hostile.records import FORMATS, Record, Written, write_log
 from tests.ingested import read_events, read_rejects, take_in
 from tests.plain_cleaning import check_against, clean_plainly
-from trainer.errors import ConfigError, InputError, RejectedError
-from trainer.store.tokens import open_corpus
-from trainer.system.files import read_json
 
 REFUSALS = (InputError, ConfigError, RejectedError)
 JUNK = [

@@ -11,15 +11,15 @@ from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
 
-from flows import night
-from flows.artifacts import describe_night
-from flows.cli.options import print_result
-from flows.cli.show import show_explained, show_similar
-from flows.config import load_config
-from tasks.config import PublishConfig
-from tasks.queries.explain import explain_user
-from tasks.queries.similar import similar_users
-from tasks.root.run import Root, Run
+from surf2vec.flows import night
+from surf2vec.flows.artifacts import describe_night
+from surf2vec.flows.cli.options import print_result
+from surf2vec.flows.cli.show import show_explained, show_similar
+from surf2vec.flows.config import load_config
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.queries.explain import explain_user
+from surf2vec.tasks.queries.similar import similar_users
+from surf2vec.tasks.root.run import Root, Run
 from tests.hostile.words import MARKUP, WORDS
 from tests.infra.browser import PROGRAM, Browser
 from tests.ingested import write_log

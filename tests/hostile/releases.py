@@ -17,16 +17,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import surf2vec
-from tasks.config import PublishConfig
-from tasks.export.export import EXPORT_MANIFEST
-from tasks.registry import tracking
-from tasks.registry.publish import publish_release
-from tasks.registry.pull import pull
-from tasks.root.run import Root
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.export.export import EXPORT_MANIFEST
+from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.registry.pull import pull
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.errors import SurfError
+from surf2vec.trainer.system.files import describe_file, digest_file, read_json, write_manifest_json
 from tests.power_loss.worlds import list_files
 from tests.releases import make_release, tell_story
-from trainer.errors import SurfError
-from trainer.system.files import describe_file, digest_file, read_json, write_manifest_json
 
 USER = "user-1"
 PATIENCE_SECONDS = 20

@@ -16,10 +16,10 @@ import polars as pl
 import pyarrow as pa
 from ada_url import URL
 
-from sql.runner import create_macro
-from tasks.ingest.make_items import find_pages
-from tasks.ingest.staging import MAX_URL_BYTES
-from tasks.ingest.urls import UrlRules, canonical_item
+from surf2vec.sql.runner import create_macro
+from surf2vec.tasks.ingest.make_items import find_pages
+from surf2vec.tasks.ingest.staging import MAX_URL_BYTES
+from surf2vec.tasks.ingest.urls import UrlRules, canonical_item
 from tests.hostile.words import HASH, PLAIN_PAGES, WORDS
 
 BATCH = 20_000

@@ -11,12 +11,12 @@ import psutil
 import pytest
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-from infra.deploy import apply_automations, deploy
-from infra.orphans import MARK
-from infra.stack import Stack, find_postgres
+from surf2vec.infra.deploy import apply_automations, deploy
+from surf2vec.infra.orphans import MARK
+from surf2vec.infra.stack import Stack, find_postgres
+from surf2vec.trainer.errors import ResourceError
 from tests.infra.listener import Listener
 from tests.infra.nights import PATIENCE, Nights
-from trainer.errors import ResourceError
 
 DRIVERS = ("boto3", "moto", "psycopg2", "flask_wtf")
 

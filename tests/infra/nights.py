@@ -16,8 +16,8 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId, FlowRunFilter
 from prefect.client.schemas.objects import FlowRun
 
-from infra.deploy import Patience
-from infra.stack import CODE, POOL, Stack
+from surf2vec.infra.deploy import Patience
+from surf2vec.infra.stack import CODE, POOL, Stack
 
 PATIENCE = Patience(silent_seconds=45, late_seconds=10)
 """As the tests' server has it."""

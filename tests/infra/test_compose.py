@@ -8,7 +8,7 @@ import subprocess
 import pytest
 import yaml
 
-from infra.stack import CODE
+from surf2vec.infra.stack import CODE
 
 FILES = ("infra/compose.yaml", "infra/compose.gpu.yaml")
 SERVICES = yaml.safe_load((CODE / FILES[0]).read_text())["services"]

@@ -11,10 +11,10 @@ from prefect.events.actions import SendNotification
 from prefect.events.schemas.automations import Posture
 from prefect.server.utilities.user_templates import register_user_template_filters, render_user_template_sync
 
-from infra.deploy import Patience, list_automations, make_alarm_block
-from infra.stack import CODE
+from surf2vec.infra.deploy import Patience, list_automations, make_alarm_block
+from surf2vec.infra.stack import CODE
+from surf2vec.trainer.errors import SurfError
 from tests.infra.listener import SECRET_PATH, Listener
-from trainer.errors import SurfError
 
 FILE = yaml.safe_load((CODE / "infra" / "prefect.yaml").read_text())
 DEPLOYMENTS = {one["name"]: one for one in FILE["deployments"]}
@@ -112,7 +112,7 @@ def test_the_runbook_has_every_error() -> None:
     def classes(kind: type[SurfError]) -> list[type[SurfError]]:
         return [kind, *(below for one in kind.__subclasses__() for below in classes(one))]
 
-    import_module("trainer.training.loop")  # has an error of its own
+    import_module("surf2vec.trainer.training.loop")  # has an error of its own
     runbook = (CODE / "docs" / "runbook.md").read_text()
     found = {kind.code: kind.__name__ for kind in classes(SurfError)}
     assert len(found) > 8

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from infra.services import Service, find_port, responds
-from infra.stack import QUIET
-from tasks.registry.mlflow_runs import VIEW
-from tasks.root.run import Root, read_stories
+from surf2vec.infra.services import Service, find_port, responds
+from surf2vec.infra.stack import QUIET
+from surf2vec.tasks.registry.mlflow_runs import VIEW
+from surf2vec.tasks.root.run import Root, read_stories
 from tests.infra.browser import PROGRAM, Browser
 
 pytestmark = [
@@ -54,7 +54,7 @@ ASSISTANT = "mlflow.assistant.fab.autoOpenedOnFirstLoad_v1"  # opens by itself o
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Of each page, on a server with the demo's registry."""
     folder = tmp_path_factory.mktemp("pages")
-    command = [sys.executable, "-m", "flows.demo", "--root", str(folder), "--users", "2000"]
+    command = [sys.executable, "-m", "surf2vec.flows.demo", "--root", str(folder), "--users", "2000"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     root, port = Root(folder / "root"), find_port(None)

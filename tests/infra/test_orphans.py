@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from infra.orphans import MARK, end_orphans, marks
+from surf2vec.infra.orphans import MARK, end_orphans, marks
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.deploy import Patience, apply_automations
-from infra.stack import CODE, POOL
+from surf2vec.infra.deploy import Patience, apply_automations
+from surf2vec.infra.stack import CODE, POOL
 from tests.flows.test_nightly import generation, write_logs
 from tests.infra.listener import Listener
 from tests.infra.nights import PATIENCE, Nights, wait_until

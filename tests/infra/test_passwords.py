@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.passwords import NAMES, open_passwords, variable
-from trainer.errors import ConfigError
+from surf2vec.infra.passwords import NAMES, open_passwords, variable
+from surf2vec.trainer.errors import ConfigError
 
 
 def test_a_new_stack_gets_its_own_passwords_and_keeps_them(tmp_path: Path) -> None:

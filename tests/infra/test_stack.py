@@ -16,8 +16,8 @@ import pytest
 from prefect import flow
 from prefect.client.schemas.objects import FlowRun
 
-from flows.progress import GATE_HELD, raise_alarm
-from infra.stack import Stack
+from surf2vec.flows.progress import GATE_HELD, raise_alarm
+from surf2vec.infra.stack import Stack
 from tests.flows.test_nightly import write_logs
 from tests.infra.browser import PROGRAM, Browser, field, saying
 from tests.infra.listener import SECRET_PATH, Listener

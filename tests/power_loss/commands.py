@@ -15,11 +15,16 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import trainer.training.preparation
-from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus.build import build_corpus
-from tasks.corpus.window import CorpusRequest
-from tasks.root.run import Root, lock_root
+import surf2vec.trainer.training.preparation
+from surf2vec.tasks.config import EvaluateConfig, IngestConfig
+from surf2vec.tasks.corpus.build import build_corpus
+from surf2vec.tasks.corpus.window import CorpusRequest
+from surf2vec.tasks.root.run import Root, lock_root
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.store.generation import has_generation, open_generation
+from surf2vec.trainer.store.writer import remove_unreferenced
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 from tests.corpora import planted_histories, write_corpus
 from tests.crashes import remember_positions
 from tests.faulty_trainer import PROCESS_BYTES, tell_commits
@@ -29,11 +34,6 @@ from tests.power_loss.worlds import list_files, logs_of, run_ingest
 from tests.releases import export_release
 from tests.stores import count_differences, read_tables
 from tests.trained import MEMORY_BYTES, SETTINGS, make_trained, prepare, rows_by_user
-from trainer.config import TrainConfig
-from trainer.store.generation import has_generation, open_generation
-from trainer.store.writer import remove_unreferenced
-from trainer.training.job import Job
-from trainer.training.loop import train
 
 COMMITS = TrainConfig(vector_size=8, epochs=2, threads=1, alpha=0.1, negative=5, commit_seconds=0)
 
@@ -61,7 +61,7 @@ def make_job(world: Path) -> Job:
 
 def same_plans() -> Any:
     """Every process counts as equally large, so that each training is planned alike."""
-    return mock.patch.object(trainer.training.preparation, "private_bytes", return_value=PROCESS_BYTES)
+    return mock.patch.object(surf2vec.trainer.training.preparation, "private_bytes", return_value=PROCESS_BYTES)
 
 
 def prepare_commit(world: Path) -> None:
@@ -157,7 +157,7 @@ def prepare_repartition(world: Path) -> None:
 
 
 def run_repartition(world: Path) -> None:
-    from tasks.upkeep.repartition import repartition
+    from surf2vec.tasks.upkeep.repartition import repartition
 
     root = Root(world / "root")
     with lock_root(root, "repartition"):
@@ -181,9 +181,9 @@ def prepare_push(world: Path) -> None:
 
 
 def run_push(world: Path) -> None:
-    from tasks.export.export import read_export as read_manifest
-    from tasks.registry.tracking import Version
-    from tasks.stores.push import Release
+    from surf2vec.tasks.export.export import read_export as read_manifest
+    from surf2vec.tasks.registry.tracking import Version
+    from surf2vec.tasks.stores.push import Release
     from tests.pushed import push_to
 
     tags = {"release": "r2", "window_until": "2026-11-02"}
@@ -193,7 +193,7 @@ def run_push(world: Path) -> None:
 
 def read_push(world: Path) -> Any:
     """What a reader finds behind the link that serves: the vectors of all keys."""
-    from tasks.stores.places import KEYS, open_store
+    from surf2vec.tasks.stores.places import KEYS, open_store
 
     (current,) = (path for path in (world / "serving").iterdir() if path.is_symlink())
     with open_store(f"parquet://{world}/serving") as store:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from surf2vec.trainer.errors import ResourceError
+from surf2vec.trainer.system.files import read_json
+from surf2vec.trainer.training.loop import train
+from surf2vec.trainer.training.slots import Slots
 from tests.power_loss.commands import check_commits, make_job, prepare_commit, read_commit, same_plans
-from trainer.errors import ResourceError
-from trainer.system.files import read_json
-from trainer.training.loop import train
-from trainer.training.slots import Slots
 
 ERRORS = (errno.EIO, errno.ENOSPC)
 CALLS = ("pwrite", "ftruncate", "fsync", "replace")  # all by which a commit writes, but for text, see `_write_text`

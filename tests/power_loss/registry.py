@@ -3,16 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-from tasks.config import PublishConfig
-from tasks.root.run import FORGET, Root, lock_root, open_root
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.root.run import FORGET, Root, lock_root, open_root
+from surf2vec.trainer.events import ignore_event
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.writer import lock_store
+from surf2vec.trainer.system.files import read_json
 from tests.corpora import planted_histories
 from tests.ingested import read_events, write_log
 from tests.power_loss.worlds import PUBLISH, list_files, logs_of, run_ingest_one
 from tests.trained import MEMORY_BYTES, rows_by_user
-from trainer.events import ignore_event
-from trainer.store.generation import open_generation
-from trainer.store.writer import lock_store
-from trainer.system.files import read_json
 
 GONE = "user-11"
 MODEL = "models:/surf2vec-users@champion"
@@ -37,8 +37,8 @@ def run_register(world: Path) -> None:
 
 def read_registry(world: Path) -> Any:
     """Versions with their tags, aliases, the files of each version's copy, the stories; no times and no random ids."""
-    from tasks.registry import tracking
-    from tasks.registry.faults import find_faults
+    from surf2vec.tasks.registry import tracking
+    from surf2vec.tasks.registry.faults import find_faults
 
     root = Root(world / "root")
     found = tracking.get_registered(root.tracking_uri, PUBLISH.model_name)
@@ -92,7 +92,7 @@ def make_two_nights(world: Path, second: Any) -> None:
 
 
 def run_promote(world: Path) -> None:
-    from tasks.registry.promotion import promote
+    from surf2vec.tasks.registry.promotion import promote
 
     promote(Root(world / "root"), PUBLISH, None, "the data is right")
 
@@ -104,7 +104,7 @@ def prepare_rollback(world: Path) -> None:
 
 
 def run_rollback(world: Path) -> None:
-    from tasks.registry.promotion import rollback
+    from surf2vec.tasks.registry.promotion import rollback
 
     rollback(Root(world / "root"), PUBLISH, None)
 
@@ -120,7 +120,7 @@ def prepare_gc(world: Path) -> None:
 
 
 def run_gc(world: Path) -> None:
-    from tasks.upkeep.gc import collect_garbage
+    from surf2vec.tasks.upkeep.gc import collect_garbage
 
     root = Root(world / "root")
     with lock_root(root, "gc"), lock_store(root.store):
@@ -141,7 +141,7 @@ def prepare_forget(world: Path) -> None:
 
 
 def run_forget(world: Path) -> None:
-    from tasks.forgetting.forget import forget
+    from surf2vec.tasks.forgetting.forget import forget
 
     root = Root(world / "root")
     with lock_root(root, FORGET), lock_store(root.store):
@@ -149,7 +149,7 @@ def run_forget(world: Path) -> None:
 
 
 def read_forget(world: Path) -> Any:
-    from tasks.registry import tracking
+    from surf2vec.tasks.registry import tracking
     from tests.served import champion_vectors
 
     root = Root(world / "root")
@@ -176,7 +176,7 @@ def prepare_pull(world: Path) -> None:
 
 
 def run_pull(world: Path) -> None:
-    from tasks.registry.pull import pull
+    from surf2vec.tasks.registry.pull import pull
 
     pull(MODEL, world / "out", Root(world / "root").tracking_uri)
 
@@ -192,9 +192,9 @@ def prepare_restore(world: Path) -> None:
 
 
 def run_restore(world: Path) -> None:
-    from flows.cli.options import Call
-    from flows.cli.roots import restore
-    from flows.config import PipelineConfig
+    from surf2vec.flows.cli.options import Call
+    from surf2vec.flows.cli.roots import restore
+    from surf2vec.flows.config import PipelineConfig
 
     restore(Call(world / "root", PipelineConfig(), ignore_event), MODEL, Root(world / "lost").tracking_uri)
 
@@ -225,8 +225,8 @@ def write_night(world: Path, day: int) -> None:
 
 
 def run_night(world: Path) -> None:
-    from flows.config import load_config
-    from flows.night import make_night
+    from surf2vec.flows.config import load_config
+    from surf2vec.flows.night import make_night
 
     make_night(world / "root", [f"{logs_of(world)}/*.csv"], config=load_config(None, NIGHT))
 

@@ -14,17 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tasks.root.run import Root, use_temporary_folder
-from tasks.upkeep.doctor import examine
+from surf2vec.tasks.root.run import Root, use_temporary_folder
+from surf2vec.tasks.upkeep.doctor import examine
+from surf2vec.trainer.errors import SurfError
+from surf2vec.trainer.store.upkeep import examine_store
+from surf2vec.trainer.system import files
 from tests.faulty_trainer import SAYS_END
 from tests.power_loss.commands import COMMANDS, Command, check_commits
 from tests.power_loss.disk import Disk, Tree, put_on_disk
 from tests.power_loss.losses import Loss, draw_losses, lose_power
 from tests.power_loss.recorder import record
 from tests.power_loss.worlds import logs_of
-from trainer.errors import SurfError
-from trainer.store.upkeep import examine_store
-from trainer.system import files
 
 PATIENCE_SECONDS = 240
 SAME, REFUSED = "same", "refused"

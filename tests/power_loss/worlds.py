@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from tasks.config import IngestConfig, PublishConfig
-from tasks.ingest.ingest import ingest
-from tasks.root.run import lock_root, open_root
+from surf2vec.tasks.config import IngestConfig, PublishConfig
+from surf2vec.tasks.ingest.ingest import ingest
+from surf2vec.tasks.root.run import lock_root, open_root
+from surf2vec.trainer.events import ignore_event
+from surf2vec.trainer.system.files import digest_file
 from tests.ingested import write_log
 from tests.trained import MEMORY_BYTES
-from trainer.events import ignore_event
-from trainer.system.files import digest_file
 
 PUBLISH = PublishConfig(keep_releases=1)
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sql.runner import fetch_rows
-from tasks.events.events_files import EVENTS_SCHEMA
-from tasks.upkeep.doctor import EVENTS_CHECKS
+from surf2vec.sql.runner import fetch_rows
+from surf2vec.tasks.events.events_files import EVENTS_SCHEMA
+from surf2vec.tasks.upkeep.doctor import EVENTS_CHECKS
 from tests.corpora import user_hash
 
 PARTITIONS = 8

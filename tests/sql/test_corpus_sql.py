@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sql.runner import connect, create_table, fetch_rows
+from surf2vec.sql.runner import connect, create_table, fetch_rows
 from tests.corpora import user_hash
 from tests.event_files import Event, moment, write_events_file
 

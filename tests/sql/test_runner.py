@@ -8,7 +8,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from sql import runner
+from surf2vec.sql import runner
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ class _Anything(dict[str, None]):
 def test_nothing_is_drawn_on_standard_output(tmp_path: Path) -> None:
     """DuckDB draws a bar where no script runs: under `python -c`, in notebooks."""
     child = (
-        "import sys; from pathlib import Path; from sql.runner import connect\n"
+        "import sys; from pathlib import Path; from surf2vec.sql.runner import connect\n"
         "with connect(100_000_000, Path(sys.argv[1]), 1) as con:\n"
         "    print(con.execute(\"select current_setting('enable_progress_bar')\").fetchall())"
     )

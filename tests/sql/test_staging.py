@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sql.runner import connect, create_table
-from tasks.config import IngestConfig
-from tasks.ingest.blocks import LINES_SCHEMA
-from tasks.ingest.delimited import FIELDS_SCHEMA
-from tasks.ingest.staging import MAX_TIME_BYTES, MAX_URL_BYTES, MAX_USER_BYTES, define_session
-from tasks.ingest.urls import CRAWLER_PATTERN
+from surf2vec.sql.runner import connect, create_table
+from surf2vec.tasks.config import IngestConfig
+from surf2vec.tasks.ingest.blocks import LINES_SCHEMA
+from surf2vec.tasks.ingest.delimited import FIELDS_SCHEMA
+from surf2vec.tasks.ingest.staging import MAX_TIME_BYTES, MAX_URL_BYTES, MAX_USER_BYTES, define_session
+from surf2vec.tasks.ingest.urls import CRAWLER_PATTERN
 
 PARAMS = {
     "keeps_query": False, "max_url_bytes": MAX_URL_BYTES, "max_user_bytes": MAX_USER_BYTES, "max_time_bytes": MAX_TIME_BYTES,

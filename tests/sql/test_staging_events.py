@@ -8,10 +8,10 @@ from typing import Any
 import duckdb
 import pytest
 
-from sql.runner import connect, create_table, fetch_rows
-from tasks.config import IngestConfig
-from tasks.ingest.staging import LEFT_OUT, define_session
-from tasks.ingest.times import EARLIEST
+from surf2vec.sql.runner import connect, create_table, fetch_rows
+from surf2vec.tasks.config import IngestConfig
+from surf2vec.tasks.ingest.staging import LEFT_OUT, define_session
+from surf2vec.tasks.ingest.times import EARLIEST
 from tests.corpora import user_hash
 
 LATEST = datetime(2026, 11, 22)

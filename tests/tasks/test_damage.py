@@ -8,30 +8,30 @@ from typing import Any
 
 import pytest
 
-from tasks.config import EvaluateConfig, IngestConfig, PublishConfig
-from tasks.corpus.build import build_corpus
-from tasks.corpus.window import CorpusRequest
-from tasks.evaluation.comparison import Exported
-from tasks.export.export import EXPORT_MANIFEST
-from tasks.gate.figures import Released, compare_vectors
-from tasks.ingest.ingest import ingest
-from tasks.queries.explain import explain_user
-from tasks.queries.similar import similar_users
-from tasks.queries.word2vec import export_word2vec
-from tasks.root.run import Root, Run
-from tasks.root.story import EvaluateStep
+from surf2vec.tasks.config import EvaluateConfig, IngestConfig, PublishConfig
+from surf2vec.tasks.corpus.build import build_corpus
+from surf2vec.tasks.corpus.window import CorpusRequest
+from surf2vec.tasks.evaluation.comparison import Exported
+from surf2vec.tasks.export.export import EXPORT_MANIFEST
+from surf2vec.tasks.gate.figures import Released, compare_vectors
+from surf2vec.tasks.ingest.ingest import ingest
+from surf2vec.tasks.queries.explain import explain_user
+from surf2vec.tasks.queries.similar import similar_users
+from surf2vec.tasks.queries.word2vec import export_word2vec
+from surf2vec.tasks.root.run import Root, Run
+from surf2vec.tasks.root.story import EvaluateStep
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import DamageError
+from surf2vec.trainer.events import ignore_event
+from surf2vec.trainer.store.generation import has_generation, open_generation
+from surf2vec.trainer.store.tokens import open_corpus
+from surf2vec.trainer.system.files import read_json, write_json
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 from tests.flips import draw_places, flipped
 from tests.releases import export_release, make_release, read_users
 from tests.tasks.registry.test_serving_model import ask, load
 from tests.trained import MEMORY_BYTES, SETTINGS, prepare
-from trainer.config import TrainConfig
-from trainer.errors import DamageError
-from trainer.events import ignore_event
-from trainer.store.generation import has_generation, open_generation
-from trainer.store.tokens import open_corpus
-from trainer.system.files import read_json, write_json
-from trainer.training.job import Job
-from trainer.training.loop import train
 
 NUM_PLACES = 4
 Answer = Callable[[], Any]

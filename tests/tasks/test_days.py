@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.corpus.window import ends_before, select_window
-from tasks.root.run import Root
+from surf2vec.tasks.corpus.window import ends_before, select_window
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.errors import InputError
 from tests.ingested import HEADER, check_events, read_events, take_in, write_log
-from trainer.errors import InputError
 
 FIRST = date(2020, 7, 1)
 
@@ -140,8 +140,8 @@ def by_day(root: Path) -> dict[date, int]:
 @pytest.mark.slow
 def test_two_writers_at_once_queue_and_nothing_is_lost(tmp_path: Path, root: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from tasks.root.run import Root, lock_root\n"
-        "from tasks.config import IngestConfig; from tasks.ingest.ingest import ingest\n"
+        "import sys; from pathlib import Path; from surf2vec.tasks.root.run import Root, lock_root\n"
+        "from surf2vec.tasks.config import IngestConfig; from surf2vec.tasks.ingest.ingest import ingest\n"
         "root = Root(Path(sys.argv[1]))\n"
         "with lock_root(root, 'test'):\n"
         "    ingest(root, sys.argv[2:], IngestConfig(), 8, 500_000_000, 1, lambda *event: None)\n"

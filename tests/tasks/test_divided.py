@@ -9,29 +9,29 @@ from typing import Any
 
 import pytest
 
-from tasks.config import EvaluateConfig, ExportConfig, IngestConfig
-from tasks.corpus.build import build_corpus
-from tasks.corpus.window import Base, CorpusRequest
-from tasks.export.export import Export, export_vectors
-from tasks.ingest.ingest import ingest
-from tasks.ingest.stage_logs import stage_part
-from tasks.ingest.staging import Staging
-from tasks.queries.infer import infer
-from tasks.root.run import Root, open_root
+from surf2vec.tasks.config import EvaluateConfig, ExportConfig, IngestConfig
+from surf2vec.tasks.corpus.build import build_corpus
+from surf2vec.tasks.corpus.window import Base, CorpusRequest
+from surf2vec.tasks.export.export import Export, export_vectors
+from surf2vec.tasks.ingest.ingest import ingest
+from surf2vec.tasks.ingest.stage_logs import stage_part
+from surf2vec.tasks.ingest.staging import Staging
+from surf2vec.tasks.queries.infer import infer
+from surf2vec.tasks.root.run import Root, open_root
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError, InputError
+from surf2vec.trainer.events import ignore_event
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.tokens import open_corpus
+from surf2vec.trainer.system.fan_out import HERE, FanOut
+from surf2vec.trainer.training.infer import refit_held_out
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 from tests.corpora import planted_histories
 from tests.divided import Divided, open_processes
 from tests.ingested import write_log
 from tests.stores import assert_same_bits
 from tests.tasks.queries.test_infer import ask, make_root
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError, InputError
-from trainer.events import ignore_event
-from trainer.store.generation import open_generation
-from trainer.store.tokens import open_corpus
-from trainer.system.fan_out import HERE, FanOut
-from trainer.training.infer import refit_held_out
-from trainer.training.job import Job
-from trainer.training.loop import train
 
 MEMORY_BYTES = 500_000_000
 CONFIG = IngestConfig(min_item_events=1, min_item_users=1)

@@ -9,33 +9,33 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.config import EvaluateConfig, ExportConfig, IngestConfig, PublishConfig
-from tasks.corpus.build import build_corpus
-from tasks.corpus.sample import write_user_sample
-from tasks.corpus.window import Base, CorpusRequest
-from tasks.evaluation.evaluate import evaluate, measure_loss, rank_choosing
-from tasks.export.export import Export, export_vectors
-from tasks.ingest.ingest import ingest
-from tasks.queries.infer import Inference, infer
-from tasks.queries.similar import similar_users
-from tasks.root.run import Root, lock_root
-from tasks.upkeep.doctor import examine
-from tasks.upkeep.gc import collect_garbage
-from tasks.upkeep.repartition import repartition
+from surf2vec.tasks.config import EvaluateConfig, ExportConfig, IngestConfig, PublishConfig
+from surf2vec.tasks.corpus.build import build_corpus
+from surf2vec.tasks.corpus.sample import write_user_sample
+from surf2vec.tasks.corpus.window import Base, CorpusRequest
+from surf2vec.tasks.evaluation.evaluate import evaluate, measure_loss, rank_choosing
+from surf2vec.tasks.export.export import Export, export_vectors
+from surf2vec.tasks.ingest.ingest import ingest
+from surf2vec.tasks.queries.infer import Inference, infer
+from surf2vec.tasks.queries.similar import similar_users
+from surf2vec.tasks.root.run import Root, lock_root
+from surf2vec.tasks.upkeep.doctor import examine
+from surf2vec.tasks.upkeep.gc import collect_garbage
+from surf2vec.tasks.upkeep.repartition import repartition
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import InputError
+from surf2vec.trainer.events import ignore_event
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.manifests import STORE_MANIFEST, write_manifest
+from surf2vec.trainer.store.tokens import Corpus, open_corpus
+from surf2vec.trainer.store.writer import pin_generation
+from surf2vec.trainer.training.infer import refit_held_out
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 from tests.corpora import user_hash
 from tests.ingested import write_log
 from tests.releases import read_users
 from tests.trained import MEMORY_BYTES, SETTINGS, rows_by_user
-from trainer.config import TrainConfig
-from trainer.errors import InputError
-from trainer.events import ignore_event
-from trainer.store.generation import open_generation
-from trainer.store.manifests import STORE_MANIFEST, write_manifest
-from trainer.store.tokens import Corpus, open_corpus
-from trainer.store.writer import pin_generation
-from trainer.training.infer import refit_held_out
-from trainer.training.job import Job
-from trainer.training.loop import train
 
 CONFIG, EVALUATE = IngestConfig(), EvaluateConfig()
 TRAIN = TrainConfig(**SETTINGS)

@@ -10,29 +10,29 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.config import ExportConfig
-from tasks.evaluation import scores as scores_module
-from tasks.evaluation.evaluate import evaluate, join_questions, measure_loss, questions, rank_held_out
-from tasks.evaluation.scores import score_of
-from tasks.export.export import Export, export_vectors
-from tasks.export.served_export import decode_vectors
+from surf2vec.tasks.config import ExportConfig
+from surf2vec.tasks.evaluation import scores as scores_module
+from surf2vec.tasks.evaluation.evaluate import evaluate, join_questions, measure_loss, questions, rank_held_out
+from surf2vec.tasks.evaluation.scores import score_of
+from surf2vec.tasks.export.export import Export, export_vectors
+from surf2vec.tasks.export.served_export import decode_vectors
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.model.rows import Items, Rows
+from surf2vec.trainer.model.trees import log_probabilities, make_tree
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.layout import image_of_items, image_of_rows
+from surf2vec.trainer.store.tokens import open_corpus
+from surf2vec.trainer.store.writer import Writer
+from surf2vec.trainer.training.infer import refit_held_out
+from surf2vec.trainer.training.item_blocks import ItemBlocks
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
+from surf2vec.trainer.training.vectors import BothParts
 from tests.corpora import planted_histories, write_corpus
 from tests.releases import read_items
 from tests.scored import score_by_vectors
 from tests.stores import read_item_table
 from tests.trainer.training.test_loop import divided
-from trainer.config import TrainConfig
-from trainer.model.rows import Items, Rows
-from trainer.model.trees import log_probabilities, make_tree
-from trainer.store.generation import open_generation
-from trainer.store.layout import image_of_items, image_of_rows
-from trainer.store.tokens import open_corpus
-from trainer.store.writer import Writer
-from trainer.training.infer import refit_held_out
-from trainer.training.item_blocks import ItemBlocks
-from trainer.training.job import Job
-from trainer.training.loop import train
-from trainer.training.vectors import BothParts
 
 NUM_BLOCKS = 3
 TREES = [
@@ -46,7 +46,7 @@ def train_in_blocks(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: o
     write_corpus(folder / "corpus", planted_histories(num_users=400, num_items=80), partitions=8)
     config = TrainConfig(vector_size=16, epochs=12, threads=1, negative=5, **settings)  # type: ignore[arg-type]
     job = Job(folder / "corpus", folder / "store", config, 4 * 10**9)
-    monkeypatch.setattr("trainer.training.preparation.plan_training", divided(3, NUM_BLOCKS))
+    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(3, NUM_BLOCKS))
     train(job)
     return job
 
@@ -54,7 +54,7 @@ def train_in_blocks(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: o
 def test_ranks_and_vectors_are_those_of_the_table_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = train_in_blocks(tmp_path, monkeypatch)
     corpus, generation = open_corpus(job.corpus_dir), open_generation(job.store_dir)
-    items = np.hstack((read_item_table(generation).outputs.vectors, generation.path.outputs.vectors))
+    items = np.hstack((read_item_table(generation).outputs.vectors, generation.trail.outputs.vectors))
     monkeypatch.setattr(scores_module, "GRAIN_ITEMS", 7)
     monkeypatch.setattr(scores_module, "PIECE_BYTES", 1)
     (question,) = join_questions(questions(corpus, BothParts(generation, corpus)))
@@ -108,16 +108,16 @@ ROOM_BYTES = 400 * 10**6  # beside what the process holds at first; the table ha
 CHILD = """
 import json, sys, threading, time
 from pathlib import Path
-from tasks.evaluation.evaluate import evaluate
-from tasks.export.export import Export, export_vectors
-from trainer.config import TrainConfig
-from trainer.store.tokens import open_corpus
-from trainer.training.infer import refit_held_out
-from trainer.kernels import pick_kernel
-from trainer.training.job import Job
-from trainer.system.memory import private_bytes
-from trainer.training.preparation import warm_up
-from trainer.store.generation import open_generation
+from surf2vec.tasks.evaluation.evaluate import evaluate
+from surf2vec.tasks.export.export import Export, export_vectors
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.store.tokens import open_corpus
+from surf2vec.trainer.training.infer import refit_held_out
+from surf2vec.trainer.kernels import pick_kernel
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.system.memory import private_bytes
+from surf2vec.trainer.training.preparation import warm_up
+from surf2vec.trainer.store.generation import open_generation
 
 folder = Path(sys.argv[1])
 generation = open_generation(folder / "store")

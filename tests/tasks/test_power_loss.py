@@ -6,25 +6,25 @@ from typing import Any
 
 import pytest
 
-from tasks.config import PublishConfig
-from tasks.export.export import EXPORT_MANIFEST
-from tasks.export.without_users import erase_from_export
-from tasks.forgetting import forget as forgetting
-from tasks.forgetting.forget import forget
-from tasks.registry import promotion, tracking
-from tasks.registry.faults import is_served
-from tasks.registry.publish import publish_release
-from tasks.root.run import FORGET, Root, Run, lock_root
-from tasks.root.story import GateStep, RegisterStep
-from tasks.upkeep.doctor import examine
-from tasks.users.user_set import want_users
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.export.export import EXPORT_MANIFEST
+from surf2vec.tasks.export.without_users import erase_from_export
+from surf2vec.tasks.forgetting import forget as forgetting
+from surf2vec.tasks.forgetting.forget import forget
+from surf2vec.tasks.registry import promotion, tracking
+from surf2vec.tasks.registry.faults import is_served
+from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.root.run import FORGET, Root, Run, lock_root
+from surf2vec.tasks.root.story import GateStep, RegisterStep
+from surf2vec.tasks.upkeep.doctor import examine
+from surf2vec.tasks.users.user_set import want_users
+from surf2vec.trainer.store.writer import lock_store
+from surf2vec.trainer.system.files import link_file
 from tests.nights import FIRST, HELD, make_night
 from tests.releases import make_release, tell_story
 from tests.served import make_served
 from tests.syncs import Disk
 from tests.trained import MEMORY_BYTES
-from trainer.store.writer import lock_store
-from trainer.system.files import link_file
 
 CONFIG = PublishConfig()
 

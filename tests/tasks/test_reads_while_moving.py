@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tasks.config import PublishConfig
-from tasks.registry.promotion import find_champion, lock_aliases, promote, rollback
-from tasks.root.run import Root, lock_root
-from tasks.upkeep.gc import collect_garbage
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.registry.promotion import find_champion, lock_aliases, promote, rollback
+from surf2vec.tasks.root.run import Root, lock_root
+from surf2vec.tasks.upkeep.gc import collect_garbage
+from surf2vec.trainer.store.writer import lock_store
 from tests.nights import FIRST, PASSED, make_night
 from tests.releases import ONE_IN_CI, STORAGES
-from trainer.store.writer import lock_store
 
 NUM_READS, READS_A_LOAD, READERS = 10_000, 100, 2
 # Of every vector of release rN the first number is N.

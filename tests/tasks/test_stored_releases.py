@@ -7,26 +7,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.config import ExportConfig
-from tasks.export.export import Export, export_vectors
-from tasks.export.form import list_files
-from tasks.export.index import unit_rows
-from tasks.export.reduction import project, read_projection
-from tasks.export.served_export import decode_vectors
-from tasks.queries.infer import infer
-from tasks.queries.similar import similar_users
-from tasks.queries.word2vec import export_word2vec
-from tasks.report.pictures import read_pages
-from tasks.root.run import Root
-from tasks.upkeep.doctor import examine
+from surf2vec.tasks.config import ExportConfig
+from surf2vec.tasks.export.export import Export, export_vectors
+from surf2vec.tasks.export.form import list_files
+from surf2vec.tasks.export.index import unit_rows
+from surf2vec.tasks.export.reduction import project, read_projection
+from surf2vec.tasks.export.served_export import decode_vectors
+from surf2vec.tasks.queries.infer import infer
+from surf2vec.tasks.queries.similar import similar_users
+from surf2vec.tasks.queries.word2vec import export_word2vec
+from surf2vec.tasks.report.pictures import read_pages
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.upkeep.doctor import examine
+from surf2vec.trainer.errors import ConfigError, DamageError, ResourceError
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.system.files import read_json, verify_file
 from tests.ingested import write_log
 from tests.releases import VECTOR_SIZE, draw_generation, make_corpus, make_release, read_items
 from tests.tasks.queries.test_infer import LITERAL, ask, make_root, read_vectors
 from tests.tasks.registry.test_serving_model import ask as predict
 from tests.tasks.registry.test_serving_model import load
-from trainer.errors import ConfigError, DamageError, ResourceError
-from trainer.store.generation import open_generation
-from trainer.system.files import read_json, verify_file
 
 STORED = {"pca_dim": 5, "dtype": "int8"}
 
@@ -35,7 +35,7 @@ STORED = {"pca_dim": 5, "dtype": "int8"}
 def root(tmp_path_factory: pytest.TempPathFactory) -> Root:
     made = Root(tmp_path_factory.mktemp("root"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tasks.export.export.QUANTISE_ABOVE", 100)
+        patch.setattr("surf2vec.tasks.export.export.QUANTISE_ABOVE", 100)
         make_release(made, num_users=700, **STORED)
     make_release(made, "full", num_users=700)
     return made
@@ -82,7 +82,7 @@ def test_the_manifest_says_how_it_is_stored(root: Root) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
 def test_the_same_vectors_give_the_same_bytes(tmp_path: Path, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.export.export.QUANTISE_ABOVE", 0)
+    monkeypatch.setattr("surf2vec.tasks.export.export.QUANTISE_ABOVE", 0)
     first, second = (make_release(Root(tmp_path / name), num_users=300, pca_dim=3, dtype=dtype) for name in "ab")
     for path in first.rglob("*"):
         assert path.is_dir() or path.read_bytes() == (second / path.relative_to(first)).read_bytes()
@@ -121,7 +121,7 @@ def test_the_settings_of_the_search_are_the_manifests(root: Root, monkeypatch: p
     assert model.index.nprobe == 1
     everybody = similar_users(root, folder, "user-7", k=1000)["neighbours"]
     monkeypatch.setattr(
-        "tasks.export.export.read_json", lambda path: manifest | {"index": manifest["index"] | {"nprobe": 1}}
+        "surf2vec.tasks.export.export.read_json", lambda path: manifest | {"index": manifest["index"] | {"nprobe": 1}}
     )
     few = similar_users(root, folder, "user-7", k=1000)["neighbours"]
     assert 0 < len(few) < len(everybody)  # one list has not so many

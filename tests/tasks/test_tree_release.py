@@ -5,25 +5,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.evaluation.evaluate import Question, evaluate, rank_held_out
-from tasks.evaluation.scores import score_of
-from tasks.export.export import Export, export_vectors
-from tasks.export.form import list_files
-from tasks.queries.similar import similar_users
-from tasks.queries.word2vec import export_word2vec
-from tasks.report.pictures import read_pages
-from tasks.root.run import Root
+from surf2vec.tasks.evaluation.evaluate import Question, evaluate, rank_held_out
+from surf2vec.tasks.evaluation.scores import score_of
+from surf2vec.tasks.export.export import Export, export_vectors
+from surf2vec.tasks.export.form import list_files
+from surf2vec.tasks.queries.similar import similar_users
+from surf2vec.tasks.queries.word2vec import export_word2vec
+from surf2vec.tasks.report.pictures import read_pages
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.model.trees import log_probabilities, make_tree
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.tokens import open_corpus
+from surf2vec.trainer.system.files import read_json
+from surf2vec.trainer.training.infer import refit_held_out
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 from tests.corpora import planted_histories, write_corpus
 from tests.stores import read_item_table
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError
-from trainer.model.trees import log_probabilities, make_tree
-from trainer.store.generation import open_generation
-from trainer.store.tokens import open_corpus
-from trainer.system.files import read_json
-from trainer.training.infer import refit_held_out
-from trainer.training.job import Job
-from trainer.training.loop import train
 
 
 @pytest.fixture(scope="module", params=["huffman", "two_level", "balanced"])

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.kernels import device
-from trainer.system.memory import Bytes, make_pages
-from trainer.training import slots
+from surf2vec.trainer.kernels import device
+from surf2vec.trainer.system.memory import Bytes, make_pages
+from surf2vec.trainer.training import slots
 
 POISON = 0xFF
 """A byte of which every float is NaN."""

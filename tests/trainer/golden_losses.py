@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.trainer.kernels import reference_path
-from tests.trainer.kernels.test_path import make_tables
+from surf2vec.trainer.kernels.cpu import score_rows
+from surf2vec.trainer.kernels.trail import trail_vectors, train_trail
+from surf2vec.trainer.store.tokens import Histories
+from surf2vec.trainer.training.curve import Curve, Targets, draw_sample, softmax_losses
+from tests.trainer.kernels import reference_trail
+from tests.trainer.kernels.test_trail import make_tables
 from tests.trainer.kernels.work import SETTINGS, make_config, make_rows, make_work, train_users_of
-from trainer.kernels.cpu import score_rows
-from trainer.kernels.path import path_vectors, train_path
-from trainer.store.tokens import Histories
-from trainer.training.curve import Curve, Targets, draw_sample, softmax_losses
 
 GOLDEN = Path(__file__).parent / "golden_losses.txt"
 KERNELS = ("reference", "cpu")
@@ -39,20 +39,20 @@ def run_steps(kernel: str, name: str) -> Iterator[float]:
         yield curve.point_sums[0] / curve.point_sums[1]
 
 
-def run_path_steps(kernel: str) -> Iterator[float]:
-    """The mean loss of the users' last tokens among all items, after each step of the path, a tenth of the users."""
-    work = make_work(make_config(parts="path", path_negative=5, path_window=3), num_users=200)
-    path, tables, work = make_tables(work)
+def run_trail_steps(kernel: str) -> Iterator[float]:
+    """The mean loss of the users' last tokens among all items, after each step of the trail, a tenth of the users."""
+    work = make_work(make_config(parts="trail", trail_negative=5, trail_window=3), num_users=200)
+    trail, tables, work = make_tables(work)
     ends, num_items = work.ends[work.ends > work.starts], len(tables.aliases)
     starts, items = work.starts[work.ends > work.starts], work.tokens[ends - 1]
     others = np.tile(np.arange(num_items), (len(items), 1))
-    train = reference_path.train_path if kernel == "reference" else train_path
+    train = reference_trail.train_trail if kernel == "reference" else train_trail
     num_users = len(work.order) // NUM_STEPS
     for start in range(0, len(work.order), num_users):
         step = slice(start, start + num_users)
-        train(path, replace(work, order=work.order[step], alphas=work.alphas[step]), tables, 0.3, 0)
-        vectors = path_vectors(path, work.tokens, starts, ends - 1, 3, items)
-        scores = score_rows(vectors, path.outputs.vectors, np.column_stack((items, others)))
+        train(trail, replace(work, order=work.order[step], alphas=work.alphas[step]), tables, 0.3, 0)
+        vectors = trail_vectors(trail, work.tokens, starts, ends - 1, 3, items)
+        scores = score_rows(vectors, trail.outputs.vectors, np.column_stack((items, others)))
         losses = softmax_losses(scores, items.astype(int), others, tables.corrections, 0.0)
         yield float(losses.mean())
 
@@ -62,7 +62,7 @@ def lines() -> Iterator[str]:
     for kernel in KERNELS:
         for name in SETTINGS:
             yield line_of(kernel, name, run_steps(kernel, name))
-        yield line_of(kernel, "path", run_path_steps(kernel))
+        yield line_of(kernel, "trail", run_trail_steps(kernel))
 
 
 def line_of(kernel: str, name: str, losses: Iterator[float]) -> str:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from trainer.config import TrainConfig, config_from_dict
-from trainer.errors import ConfigError
+from surf2vec.trainer.config import TrainConfig, config_from_dict
+from surf2vec.trainer.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,10 @@ import numpy as np
 import psutil
 import pytest
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 from tests.corpora import planted_histories, write_corpus
 from tests.crashes import (
     budgets,
@@ -24,10 +28,6 @@ from tests.crashes import (
     wait_for_commit,
 )
 from tests.stores import assert_same_bits
-from trainer.config import TrainConfig
-from trainer.store.generation import open_generation
-from trainer.training.job import Job
-from trainer.training.loop import train
 
 CONFIG = TrainConfig(vector_size=16, epochs=4, threads=1, alpha=0.1, negative=5, commit_seconds=0)
 
@@ -72,7 +72,7 @@ def test_death_at_every_step_of_commits(job: Job, tmp_path: Path) -> None:
     assert deaths.positions[-1] == 3 * 8
     assert_same_bits(dying.store_dir, beside.store_dir)
     assert not list(dying.store_dir.glob(".*.tmp"))
-    assert len(list(dying.store_dir.glob("*.safetensors"))) == 8 + 2  # users, items, path
+    assert len(list(dying.store_dir.glob("*.safetensors"))) == 8 + 2  # users, items, trail
 
 
 def seconds_of_ended_processes() -> float:

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from tests.trainer.kernels.test_gpu import gpu
-from trainer.config import TrainConfig
-from trainer.errors import ResourceError
-from trainer.kernels.device import Accelerator
-from trainer.kernels.first_rows import begin_path
-from trainer.model.objectives import make_path_tables
-from trainer.plan.alone import Budget, plan_training
-from trainer.plan.sizes import (
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ResourceError
+from surf2vec.trainer.kernels.device import Accelerator
+from surf2vec.trainer.kernels.first_rows import begin_trail
+from surf2vec.trainer.model.objectives import make_trail_tables
+from surf2vec.trainer.plan.alone import Budget, plan_training
+from surf2vec.trainer.plan.sizes import (
     DEVICE_ROUNDING_BYTES,
     MEASURED_TOKENS,
     Work,
@@ -24,13 +23,14 @@ from trainer.plan.sizes import (
     training_sizes,
     tray_bytes,
 )
-from trainer.system.memory import DEVICE_CONTEXT_BYTES
-from trainer.training.curve import MAX_SAMPLE_USERS, MAX_SAMPLES
-from trainer.training.device_engine import DeviceEngine
-from trainer.training.device_memory import DeviceMemory, Largest
-from trainer.training.item_blocks import ItemBlocks
-from trainer.training.path_slot import PathSlot
-from trainer.training.record import Record
+from surf2vec.trainer.system.memory import DEVICE_CONTEXT_BYTES
+from surf2vec.trainer.training.curve import MAX_SAMPLE_USERS, MAX_SAMPLES
+from surf2vec.trainer.training.device_engine import DeviceEngine
+from surf2vec.trainer.training.device_memory import DeviceMemory, Largest
+from surf2vec.trainer.training.item_blocks import ItemBlocks
+from surf2vec.trainer.training.record import Record
+from surf2vec.trainer.training.trail_slot import TrailSlot
+from tests.trainer.kernels.test_gpu import gpu
 
 
 @pytest.mark.parametrize("device_bytes", [10**11, 10**9], ids=["all stay", "two places"])
@@ -47,16 +47,18 @@ def test_the_planner_counts_what_is_held_on_the_device(settings: dict[str, Any],
     budget = Budget(10**12, 0, 10**15, device_bytes=device_bytes)
     plan = plan_training(work, training_sizes(config, num_items, None), budget)
     sizes = tuple((num, 25 * num) for num in users)
-    staying, path = sizes if plan.stays_on_device else (), None
-    assert plan.path_on_device == (config.path_size > 0)
-    if plan.path_on_device:
-        tables = make_path_tables(np.ones(num_items, np.int64), config)
-        path = cast(PathSlot, SimpleNamespace(items=begin_path(config, num_items), tables=tables))
-    largest = Largest(max(users), 25 * max(users), num_items, None, plan.at_once, staying, plan.path_on_device)
-    accelerator = Accelerator(torch.device("cpu"), gpu.launch, launch_path=gpu.launch_path, score_path=gpu.score_path)
-    engine = DeviceEngine(accelerator, config, largest, Record(), path)
+    staying, trail = sizes if plan.stays_on_device else (), None
+    assert plan.trail_on_device == (config.trail_size > 0)
+    if plan.trail_on_device:
+        tables = make_trail_tables(np.ones(num_items, np.int64), config)
+        trail = cast(TrailSlot, SimpleNamespace(items=begin_trail(config, num_items), tables=tables))
+    largest = Largest(max(users), 25 * max(users), num_items, None, plan.at_once, staying, plan.trail_on_device)
+    accelerator = Accelerator(
+        torch.device("cpu"), gpu.launch, launch_trail=gpu.launch_trail, score_trail=gpu.score_trail
+    )
+    engine = DeviceEngine(accelerator, config, largest, Record(), trail)
     held = sum(
-        tensor.nbytes for tensor in tensors_of([vars(engine.memory), engine.device_path and engine.device_path.path])
+        tensor.nbytes for tensor in tensors_of([vars(engine.memory), engine.device_trail and engine.device_trail.trail])
     )
     planned = plan.device_bytes - DEVICE_CONTEXT_BYTES - DEVICE_ROUNDING_BYTES
     assert held <= planned <= 1.01 * held

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from trainer import draws
-from trainer.kernels import compiled_draws
+from surf2vec.trainer import draws
+from surf2vec.trainer.kernels import compiled_draws
 
 UINT64 = st.integers(0, 2**64 - 1)
 

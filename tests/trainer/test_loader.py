@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
-from trainer.errors import ConfigError
-from trainer.loader import FastLoader, permutation
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.loader import FastLoader, permutation
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 EVERY_DTYPE = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.complex64, torch.bool]

@@ -11,11 +11,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from trainer.errors import ConfigError
-from trainer.gensim.word2vec_format import NamedVectors, align_rows, name_vectors, read_word2vec
-from trainer.model.rows import Items
-from trainer.store.tokens import open_corpus
-from trainer.system.files import digest_file
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.gensim.word2vec_format import NamedVectors, align_rows, name_vectors, read_word2vec
+from surf2vec.trainer.model.rows import Items
+from surf2vec.trainer.store.tokens import open_corpus
+from surf2vec.trainer.system.files import digest_file
 
 FIRST_SQUARES = 1.0
 

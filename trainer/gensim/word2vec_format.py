@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from trainer.errors import ConfigError, ResourceError
-from trainer.system.files import replace_file
+from surf2vec.trainer.errors import ConfigError, ResourceError
+from surf2vec.trainer.system.files import replace_file
 
 Names: TypeAlias = Sequence[str] | pa.Array | pa.ChunkedArray
 

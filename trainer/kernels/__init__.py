@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError, ResourceError
-from trainer.kernels.signature import TrainUsers
-from trainer.system.memory import free_device_bytes
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError, ResourceError
+from surf2vec.trainer.kernels.signature import TrainUsers
+from surf2vec.trainer.system.memory import free_device_bytes
 
 if TYPE_CHECKING:  # torch takes a second to import, and the CPU kernel does without
-    from trainer.kernels.device import Accelerator
+    from surf2vec.trainer.kernels.device import Accelerator
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ def pick_kernel(name: str, config: TrainConfig) -> Kernel:
     Raises ConfigError for another name or for settings that the kernel does not support, ResourceError without a GPU.
     """
     if name == "cpu":
-        from trainer.kernels import cpu
-        from trainer.kernels.compiled import train_order
-        from trainer.kernels.streams import train_streams
+        from surf2vec.trainer.kernels import cpu
+        from surf2vec.trainer.kernels.compiled import train_order
+        from surf2vec.trainer.kernels.streams import train_streams
 
         used = cpu.used_threads(config)
         is_deterministic = used == 1 or config.accumulate > 1
@@ -48,14 +48,14 @@ def pick_kernel(name: str, config: TrainConfig) -> Kernel:
         )
     if name == "gpu":
         gpu = import_gpu()
-        from trainer.kernels.device import Accelerator
+        from surf2vec.trainer.kernels.device import Accelerator
 
         gpu.check_supported(config)
         device = gpu.find_device()
         where = "Triton's interpreter" if device.type == "cpu" else "Triton on the GPU, item rows shared without locks"
         users = f"tiles of {config.tile_users} users" if config.has_tiles else "private negatives"
         accelerator = Accelerator(
-            device, gpu.launch, free_device_bytes(), gpu.round_users, gpu.launch_path, gpu.score_path
+            device, gpu.launch, free_device_bytes(), gpu.round_users, gpu.launch_trail, gpu.score_trail
         )
         return Kernel("gpu", f"{where}, {users}", gpu.train_users, accelerator)
     raise ConfigError(f"there is no kernel {name!r}: take cpu or gpu")
@@ -64,7 +64,7 @@ def pick_kernel(name: str, config: TrainConfig) -> Kernel:
 def import_gpu() -> Any:
     """Return the module of the GPU kernel. Raises ResourceError where torch or Triton is not installed."""
     try:
-        from trainer.kernels import gpu
+        from surf2vec.trainer.kernels import gpu
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "triton"):
             raise

@@ -6,10 +6,10 @@ import math
 import numba
 import numpy as np
 
-from trainer.draws import NEGATIVE, SUBSAMPLE, WINDOW, WORDS
-from trainer.kernels.compiled_draws import draw, mix
-from trainer.kernels.ledger import enter, meet, move_outputs, sort_entries
-from trainer.kernels.llvm import (
+from surf2vec.trainer.draws import NEGATIVE, SUBSAMPLE, WINDOW, WORDS
+from surf2vec.trainer.kernels.compiled_draws import draw, mix
+from surf2vec.trainer.kernels.ledger import enter, meet, move_outputs, sort_entries
+from surf2vec.trainer.kernels.llvm import (
     LINE_NUMBERS,
     OPTIONS,
     ROWS_AHEAD,
@@ -20,8 +20,8 @@ from trainer.kernels.llvm import (
     take,
     written_out,
 )
-from trainer.kernels.model import Model, Turn
-from trainer.kernels.predictions import learn, rate_of
+from surf2vec.trainer.kernels.model import Model, Turn
+from surf2vec.trainer.kernels.predictions import learn, rate_of
 
 _32 = np.uint64(32)
 

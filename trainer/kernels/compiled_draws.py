@@ -4,9 +4,9 @@
 import numba
 import numpy as np
 
-from trainer import draws
-from trainer.draws import INIT, ORDER, ROUND
-from trainer.kernels.llvm import OPTIONS, inlined
+from surf2vec.trainer import draws
+from surf2vec.trainer.draws import INIT, ORDER, ROUND
+from surf2vec.trainer.kernels.llvm import OPTIONS, inlined
 
 _GAMMA = np.uint64(draws.GAMMA)
 _MIX_1 = np.uint64(draws.MIX_1)
@@ -27,7 +27,7 @@ def mix(x):
 
 @inlined
 def draw(key, position, purpose, number):
-    """Return one 64-bit draw, as trainer.draws defines it."""
+    """Return one 64-bit draw, as surf2vec.trainer.draws defines it."""
     count = ((((np.uint64(position) << _PURPOSE_BITS) | np.uint64(purpose)) << _DRAW_BITS) | np.uint64(number)) + _ONE
     return mix(key + _GAMMA * count)
 

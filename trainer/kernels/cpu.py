@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config import TrainConfig
-from trainer.kernels.compiled import score_each, train_order
-from trainer.kernels.compiled_draws import draw_each
-from trainer.kernels.llvm import LINE_NUMBERS, ROWS_AHEAD
-from trainer.kernels.model import Ledger, Noise, Paths, Rule, Scratch, Sorting, Table, Tile, Work
-from trainer.kernels.signature import Pass
-from trainer.kernels.streams import train_streams
-from trainer.kernels.tiles import ROW_BLOCK, padded, scratch_rows
-from trainer.model.objectives import Sampling
-from trainer.model.rows import Items, Rows
-from trainer.model.trees import Tree
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.kernels.compiled import score_each, train_order
+from surf2vec.trainer.kernels.compiled_draws import draw_each
+from surf2vec.trainer.kernels.llvm import LINE_NUMBERS, ROWS_AHEAD
+from surf2vec.trainer.kernels.model import Ledger, Noise, Paths, Rule, Scratch, Sorting, Table, Tile, Work
+from surf2vec.trainer.kernels.signature import Pass
+from surf2vec.trainer.kernels.streams import train_streams
+from surf2vec.trainer.kernels.tiles import ROW_BLOCK, padded, scratch_rows
+from surf2vec.trainer.model.objectives import Sampling
+from surf2vec.trainer.model.rows import Items, Rows
+from surf2vec.trainer.model.trees import Tree
 
 MAX_STRETCH_USERS, STRETCHES_A_THREAD = 64, 16
 GAP_FLOATS = 256  # more than one iteration of a vectorized loop reads

@@ -15,17 +15,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainer.config import TrainConfig
-from trainer.errors import ResourceError
-from trainer.kernels.signature import most_streams
-from trainer.model.objectives import PathTables
-from trainer.model.rows import PathItems, Rows
-from trainer.system.memory import make_pages
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ResourceError
+from surf2vec.trainer.kernels.signature import most_streams
+from surf2vec.trainer.model.objectives import TrailTables
+from surf2vec.trainer.model.rows import Rows, TrailItems
+from surf2vec.trainer.system.memory import make_pages
 
 
 @dataclass(frozen=True)
 class DeviceRows:
-    """trainer.model.rows.Rows on the device: vectors float32[n, D], in one piece; squares float32[n]."""
+    """surf2vec.trainer.model.rows.Rows on the device: vectors float32[n, D], in one piece; squares float32[n]."""
 
     vectors: torch.Tensor
     squares: torch.Tensor
@@ -43,7 +43,7 @@ class DeviceSampling:
 
 @dataclass(frozen=True)
 class DevicePass:
-    """trainer.kernels.signature.Pass on the device.
+    """surf2vec.trainer.kernels.signature.Pass on the device.
 
     hashes int64[N]: the bits of the unsigned hashes, as torch has no arithmetic on uint64; streams int64[S + 1]: Pass.streams,
     only read where users are trained in tiles; the rest as in Pass.
@@ -76,8 +76,8 @@ class DevicePass:
 
 
 @dataclass(frozen=True)
-class DevicePath:
-    """trainer.model.rows.PathItems on the device, and trainer.model.objectives.PathTables, with int64 thresholds."""
+class DeviceTrail:
+    """trainer.model.rows.TrailItems on the device, and trainer.model.objectives.TrailTables, with int64 thresholds."""
 
     outputs: DeviceRows
     inputs: DeviceRows
@@ -120,8 +120,8 @@ Launch = Callable[[DeviceRows, DeviceRows, DevicePass, Scratch], None]
 
 
 @dataclass(frozen=True)
-class PathSample:
-    """What the curve measures of the path, on the device or the host: the places of tokens, and the rows that each scores.
+class TrailSample:
+    """What the curve measures of the trail, on the device or the host: the places of tokens, and the rows that each scores.
 
     starts, places int64[S]: of the history and the token among the tokens of a pass; rows int64[S, 1 + K]: the token's item, and
     negatives.
@@ -132,14 +132,14 @@ class PathSample:
     rows: Any
 
 
-LaunchPath = Callable[[DevicePath, DevicePass, Scratch, float, int], None]
-"""`launch_path(path, work, scratch, backward, epoch)` starts the training of the path, in the current stream, without waiting.
+LaunchTrail = Callable[[DeviceTrail, DevicePass, Scratch, float, int], None]
+"""`launch_trail(trail, work, scratch, backward, epoch)` starts the training of the trail, in the current stream, without waiting.
 
 backward: the share of targets that are predicted backward.
 """
 
-ScorePath = Callable[[DevicePath, DevicePass, PathSample, torch.Tensor], None]
-"""`score_path(path, work, sample, scores)` writes the scores of a sample to scores float32[S, 1 + K], in the current stream."""
+ScoreTrail = Callable[[DeviceTrail, DevicePass, TrailSample, torch.Tensor], None]
+"""`score_trail(trail, work, sample, scores)` writes the scores of a sample to scores float32[S, 1 + K], in the current stream."""
 
 RoundUsers = Callable[[DeviceRows, torch.Tensor, DevicePass, Scratch], None]
 """`round_users(users, halves, work, scratch)` writes a pass's users as bfloat16, in the current stream, without waiting."""
@@ -147,7 +147,7 @@ RoundUsers = Callable[[DeviceRows, torch.Tensor, DevicePass, Scratch], None]
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A device, and the functions that train, round bfloat16, and train and score a path on it. free_bytes: of the device before
+    """A device, and the functions that train, round bfloat16, and train and score a trail on it. free_bytes: of the device before
     this process used it, if known.
     """
 
@@ -155,8 +155,8 @@ class Accelerator:
     launch: Launch
     free_bytes: int | None = None
     round_users: RoundUsers | None = None
-    launch_path: LaunchPath | None = None
-    score_path: ScorePath | None = None
+    launch_trail: LaunchTrail | None = None
+    score_trail: ScoreTrail | None = None
 
 
 class Event:
@@ -249,16 +249,16 @@ def copy_rows(rows: Rows, device: torch.device) -> DeviceRows:
     return DeviceRows(**copy_fields(rows, device))
 
 
-def copy_path(path: PathItems, tables: PathTables, device: torch.device) -> DevicePath:
-    """Copy the path's item table and its tables to the device."""
-    outputs, inputs, lags = (copy_rows(one, device) for one in (path.outputs, path.inputs, path.lags))
-    return DevicePath(outputs, inputs, lags, **copy_fields(tables, device))
+def copy_trail(trail: TrailItems, tables: TrailTables, device: torch.device) -> DeviceTrail:
+    """Copy the trail's item table and its tables to the device."""
+    outputs, inputs, lags = (copy_rows(one, device) for one in (trail.outputs, trail.inputs, trail.lags))
+    return DeviceTrail(outputs, inputs, lags, **copy_fields(tables, device))
 
 
-def copy_home(device_path: DevicePath, path: PathItems) -> None:
-    """Copy the path's item table to the host, and wait."""
+def copy_home(device_trail: DeviceTrail, trail: TrailItems) -> None:
+    """Copy the trail's item table to the host, and wait."""
     for name in ("outputs", "inputs", "lags"):
-        host_rows, device_rows = getattr(path, name), getattr(device_path, name)
+        host_rows, device_rows = getattr(trail, name), getattr(device_trail, name)
         as_tensor(host_rows.vectors).copy_(device_rows.vectors)
         as_tensor(host_rows.squares).copy_(device_rows.squares)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from trainer.errors import ResourceError, SurfError
+from surf2vec.trainer.errors import ResourceError, SurfError
 
 REMEDIES: dict[str, str] = {
     "c compiler": "Triton builds its driver with a C compiler and found none: apt install gcc python3-dev, or set CC",

@@ -8,13 +8,13 @@ All random bits are draws of (seed, epoch, user or item, dimension), so a resume
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config import PATH_BIASES, TrainConfig
-from trainer.draws import mix_array, user_keys
-from trainer.model.rows import Items, PathItems, Rows
-from trainer.system.memory import make_pages
+from surf2vec.trainer.config import TRAIL_BIASES, TrainConfig
+from surf2vec.trainer.draws import mix_array, user_keys
+from surf2vec.trainer.model.rows import Items, Rows, TrailItems
+from surf2vec.trainer.system.memory import make_pages
 
-PATH_RANGE, PATH_SQUARES = 0.1, 1e-4
-"""The path's first rows are uniform in ± this, with this sum of squares: its first steps are then small beside the rows."""
+TRAIL_RANGE, TRAIL_SQUARES = 0.1, 1e-4
+"""The trail's first rows are uniform in ± this, with this sum of squares: its first steps are then small beside the rows."""
 
 
 def begin_users(config: TrainConfig, hashes: NDArray[np.uint64]) -> Rows:
@@ -23,7 +23,7 @@ def begin_users(config: TrainConfig, hashes: NDArray[np.uint64]) -> Rows:
     They are uniform in ± 1 / vector_size with SGD, as in gensim 4, and in ± alpha with Adagrad. Adagrad's first step moves a
     coordinate by about alpha, however small the gradient. Much smaller rows would be overwritten, much larger ones hardly moved.
     """
-    from trainer.kernels.compiled_draws import draw_vectors  # numba takes half a second to import
+    from surf2vec.trainer.kernels.compiled_draws import draw_vectors  # numba takes half a second to import
 
     vectors = _make_vectors(len(hashes), config.interest_size)
     half_range = config.alpha if config.optimizer == "adagrad" else 1 / max(1, config.interest_size)
@@ -47,23 +47,23 @@ def begin_items(config: TrainConfig, num_items: int, num_outputs: int) -> Items:
     return Items(outputs, inputs)
 
 
-def begin_path(config: TrainConfig, num_items: int) -> PathItems:
-    """Return the first item table of the path: rows uniform in ±PATH_RANGE, and lag weights 1, 1/2, 1/3, ...
+def begin_trail(config: TrainConfig, num_items: int) -> TrailItems:
+    """Return the first item table of the trail: rows uniform in ±TRAIL_RANGE, and lag weights 1, 1/2, 1/3, ...
 
     The last two numbers of a row learn how popular an item is, backward and forward: an input row has zeros there.
     """
-    from trainer.kernels.compiled_draws import draw_vectors  # numba takes half a second to import
+    from surf2vec.trainer.kernels.compiled_draws import draw_vectors  # numba takes half a second to import
 
     def begin(first_key: int) -> Rows:
         keys = mix_array(np.arange(first_key, first_key + 2 * num_items, 2, dtype=np.uint64))
-        vectors = _make_vectors(num_items, config.path_size)
-        draw_vectors(user_keys(config.seed, -1, keys), np.float32(PATH_RANGE), vectors)
-        return Rows(vectors, np.full(num_items, PATH_SQUARES, dtype=np.float32))
+        vectors = _make_vectors(num_items, config.trail_size)
+        draw_vectors(user_keys(config.seed, -1, keys), np.float32(TRAIL_RANGE), vectors)
+        return Rows(vectors, np.full(num_items, TRAIL_SQUARES, dtype=np.float32))
 
     outputs, inputs = begin(1), begin(2)
-    inputs.vectors[:, -PATH_BIASES:] = 0
-    lags = np.tile(1 / np.arange(1, config.path_window + 1, dtype=np.float32), 2)[:, None]
-    return PathItems(outputs, inputs, Rows(lags, np.full(len(lags), PATH_SQUARES, dtype=np.float32)))
+    inputs.vectors[:, -TRAIL_BIASES:] = 0
+    lags = np.tile(1 / np.arange(1, config.trail_window + 1, dtype=np.float32), 2)[:, None]
+    return TrailItems(outputs, inputs, Rows(lags, np.full(len(lags), TRAIL_SQUARES, dtype=np.float32)))
 
 
 def _make_vectors(num_rows: int, num_dims: int) -> NDArray[np.float32]:
@@ -78,7 +78,7 @@ def round_to_bfloat16(
     vectors: NDArray[np.float32], seed: int, epoch: int, hashes: NDArray[np.uint64]
 ) -> NDArray[np.uint16]:
     """Round user vectors float32[n, D] to bfloat16 bits, uint16[n, D]; one 64-bit draw rounds four numbers."""
-    from trainer.kernels.compiled_draws import round_vectors  # numba takes half a second to import
+    from surf2vec.trainer.kernels.compiled_draws import round_vectors  # numba takes half a second to import
 
     halves = np.empty(vectors.shape, dtype=np.uint16)
     round_vectors(user_keys(seed, epoch, hashes), np.ascontiguousarray(vectors).view(np.uint32), halves)

@@ -20,29 +20,29 @@ import numpy as np
 import torch
 import triton
 
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError, ResourceError
-from trainer.kernels.device import (
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError, ResourceError
+from surf2vec.trainer.kernels.device import (
     Accelerator,
     DevicePass,
-    DevicePath,
     DeviceRows,
     DeviceSampling,
-    PathSample,
+    DeviceTrail,
     Scratch,
     Stream,
+    TrailSample,
     copy_fields,
     copy_home,
-    copy_path,
     copy_rows,
+    copy_trail,
     make_scratch,
 )
-from trainer.kernels.path_program import list_targets, score_path_token, train_path_stream
-from trainer.kernels.programs import keep_tokens, round_user, train_user
-from trainer.kernels.signature import Pass, backward_of, path_numbers
-from trainer.kernels.tile_program import list_users, train_stream
-from trainer.model.objectives import PathTables, Sampling
-from trainer.model.rows import Items, PathItems, Rows
+from surf2vec.trainer.kernels.programs import keep_tokens, round_user, train_user
+from surf2vec.trainer.kernels.signature import Pass, backward_of, trail_numbers
+from surf2vec.trainer.kernels.tile_program import list_users, train_stream
+from surf2vec.trainer.kernels.trail_program import list_targets, score_trail_token, train_trail_stream
+from surf2vec.trainer.model.objectives import Sampling, TrailTables
+from surf2vec.trainer.model.rows import Items, Rows, TrailItems
 
 MAX_NUMBERS = 32_768
 """Numbers of item rows that a program holds: 16 warps of 32 threads with 64 registers each for them."""
@@ -51,7 +51,7 @@ NUMBERS_A_THREAD = 64
 MAX_TILE_NUMBERS = 16_384
 """Numbers that a program holds of a tile's users: 8 warps of 32 threads with 64 numbers each."""
 TILE_NUMBERS_A_THREAD = 16
-PATH_NUMBERS_A_THREAD = 32
+TRAIL_NUMBERS_A_THREAD = 32
 KEEP_CHUNK = 64
 LIST_CHUNK = 128
 TARGETS_CHUNK = 32
@@ -115,32 +115,32 @@ def train_users(users: Rows, items: Items, work: Pass) -> int:
     return int(scratch.num_kept[: len(work.order)].sum())
 
 
-def train_path(path: PathItems, work: Pass, tables: PathTables, backward: float, epoch: int) -> int:
-    """Train the targets of the users `work.order` as trainer.kernels.path.train_path. Copies all to the device and back."""
+def train_trail(trail: TrailItems, work: Pass, tables: TrailTables, backward: float, epoch: int) -> int:
+    """Train the targets of the users `work.order` as trainer.kernels.trail.train_trail. Copies all to the device and back."""
     device = find_device()
-    device_path, scratch = copy_path(path, tables, device), make_scratch(len(work.hashes), len(work.tokens), device)
-    launch_path(device_path, copy_pass(work, copy_sampling(work.sampling, device)), scratch, backward, epoch)
-    copy_home(device_path, path)
+    device_trail, scratch = copy_trail(trail, tables, device), make_scratch(len(work.hashes), len(work.tokens), device)
+    launch_trail(device_trail, copy_pass(work, copy_sampling(work.sampling, device)), scratch, backward, epoch)
+    copy_home(device_trail, trail)
     return int(scratch.num_kept[: len(work.order)].sum())
 
 
 def time_launch(
-    accelerator: Accelerator, users: Rows, items: Items, work: Pass, path: tuple[PathItems, PathTables] | None = None
+    accelerator: Accelerator, users: Rows, items: Items, work: Pass, trail: tuple[TrailItems, TrailTables] | None = None
 ) -> float:
     """Return the seconds in which the device trains a pass, with all data on it; the second of two, measured by its events.
 
-    path: to be trained on the device, too.
+    trail: to be trained on the device, too.
     """
     device = accelerator.device
     rows, outputs = copy_rows(users, device), copy_rows(items.outputs, device)
     device_pass = copy_pass(work, copy_sampling(work.sampling, device))
     scratch, stream = make_scratch(len(work.hashes), len(work.tokens), device), Stream(device)
-    device_path = copy_path(*path, device) if path else None
+    device_trail = copy_trail(*trail, device) if trail else None
 
     def launch_all() -> None:
         accelerator.launch(rows, outputs, device_pass, scratch)
-        if device_path is not None and accelerator.launch_path is not None:
-            accelerator.launch_path(device_path, device_pass, scratch, work.config.path_backward, 0)
+        if device_trail is not None and accelerator.launch_trail is not None:
+            accelerator.launch_trail(device_trail, device_pass, scratch, work.config.trail_backward, 0)
 
     for _ in range(2):
         started = stream.mark()
@@ -192,41 +192,41 @@ def launch(users: DeviceRows, outputs: DeviceRows, work: DevicePass, scratch: Sc
     )  # fmt: skip
 
 
-def launch_path(path: DevicePath, work: DevicePass, scratch: Scratch, backward: float, epoch: int) -> None:
-    """Start the training of the path on the device, in the current stream, without waiting.
+def launch_trail(trail: DeviceTrail, work: DevicePass, scratch: Scratch, backward: float, epoch: int) -> None:
+    """Start the training of the trail on the device, in the current stream, without waiting.
 
-    The scratch arrays of tokens that are kept have the targets; so a pass's users and its path are trained one after the other.
+    The scratch arrays of tokens that are kept have the targets; so a pass's users and its trail are trained one after the other.
     """
     config, num_users, num_streams = work.config, len(work.order), len(work.streams) - 1
     if num_users == 0:
         return
-    keys, every = _unmixed_keys(work, scratch), min(config.path_every, config.epochs)
+    keys, every = _unmixed_keys(work, scratch), min(config.trail_every, config.epochs)
     list_targets[(num_users,)](
-        work.tokens, work.starts, work.ends, work.hashes, keys, work.order, path.shares, scratch.kept, scratch.num_kept,
+        work.tokens, work.starts, work.ends, work.hashes, keys, work.order, trail.shares, scratch.kept, scratch.num_kept,
         backward_of(backward), epoch % every, every, CHUNK=TARGETS_CHUNK, num_warps=1,
     )  # fmt: skip
     list_users[(num_streams,)](
         work.streams, scratch.num_kept, scratch.coming, scratch.num_coming, CHUNK=LIST_CHUNK, num_warps=1
     )
-    rows = (tensor for one in (path.outputs, path.inputs, path.lags) for tensor in (one.vectors, one.squares))
-    capability = find_capability(path.lags.vectors.device)
-    train_path_stream[(num_streams,)](
+    rows = (tensor for one in (trail.outputs, trail.inputs, trail.lags) for tensor in (one.vectors, one.squares))
+    capability = find_capability(trail.lags.vectors.device)
+    train_trail_stream[(num_streams,)](
         *rows, work.tokens, work.starts, work.ends, keys, work.order, work.alphas,
         scratch.kept, scratch.num_kept, work.streams, scratch.coming, scratch.num_coming,
-        path.thresholds, path.aliases, path.corrections, path.l2s, len(path.aliases), math.log(config.negative_weight),
-        D=path.outputs.vectors.shape[1], K=config.path_negative, W=config.path_window,
-        HAS_WIDE_ATOMICS=capability >= WIDE_ATOMICS, PRECISION=PRECISION, num_warps=path_warps(config, capability),
+        trail.thresholds, trail.aliases, trail.corrections, trail.l2s, len(trail.aliases), math.log(config.negative_weight),
+        D=trail.outputs.vectors.shape[1], K=config.trail_negative, W=config.trail_window,
+        HAS_WIDE_ATOMICS=capability >= WIDE_ATOMICS, PRECISION=PRECISION, num_warps=trail_warps(config, capability),
     )  # fmt: skip
 
 
-def score_path(path: DevicePath, work: DevicePass, sample: PathSample, scores: torch.Tensor) -> None:
+def score_trail(trail: DeviceTrail, work: DevicePass, sample: TrailSample, scores: torch.Tensor) -> None:
     """Write the scores of a sample's tokens to scores float32[S, 1 + K], in the current stream, without waiting."""
     num_tokens, num_rows = sample.rows.shape
     if num_tokens:
-        score_path_token[(num_tokens,)](
-            path.outputs.vectors, path.inputs.vectors, path.lags.vectors, work.tokens,
+        score_trail_token[(num_tokens,)](
+            trail.outputs.vectors, trail.inputs.vectors, trail.lags.vectors, work.tokens,
             sample.starts, sample.places, sample.rows, scores,
-            D=path.outputs.vectors.shape[1], N=num_rows, W=work.config.path_window, CHUNK=SCORES_CHUNK, num_warps=1,
+            D=trail.outputs.vectors.shape[1], N=num_rows, W=work.config.trail_window, CHUNK=SCORES_CHUNK, num_warps=1,
         )  # fmt: skip
 
 
@@ -259,10 +259,10 @@ def num_warps(config: TrainConfig, is_tile: bool, capability: int) -> int:
     return min(max(triton.next_power_of_2(warps + 1) // 2, 1), most)
 
 
-def path_warps(config: TrainConfig, capability: int) -> int:
-    """Return the warps of a program that trains the path, by the table in docs/gpu.md."""
-    a_thread = PATH_NUMBERS_A_THREAD // (1 if capability >= 80 else 2)
-    return max(1, min(path_numbers(config) // (32 * a_thread), 8))
+def trail_warps(config: TrainConfig, capability: int) -> int:
+    """Return the warps of a program that trains the trail, by the table in docs/gpu.md."""
+    a_thread = TRAIL_NUMBERS_A_THREAD // (1 if capability >= 80 else 2)
+    return max(1, min(trail_numbers(config) // (32 * a_thread), 8))
 
 
 def tile_numbers(config: TrainConfig) -> int:

@@ -7,7 +7,7 @@ With Adagrad the sum enters the row's squares as one gradient; README.md derives
 
 import numpy as np
 
-from trainer.kernels.llvm import (
+from surf2vec.trainer.kernels.llvm import (
     add_rows,
     give_way,
     inlined,
@@ -17,7 +17,7 @@ from trainer.kernels.llvm import (
     take,
     written_out,
 )
-from trainer.kernels.predictions import rate_of
+from surf2vec.trainer.kernels.predictions import rate_of
 
 _32 = np.uint64(32)
 _PATIENT_LOOKS = 256  # polls of the others' arrival before a thread yields its core to one that may need it

@@ -17,8 +17,8 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from trainer import draws
-from trainer.model import objectives, rows
+from surf2vec.trainer import draws
+from surf2vec.trainer.model import objectives, rows
 
 ROWS_AHEAD = 8
 LINE_NUMBERS = 16  # float32 or int32 of a cache line of 64 bytes

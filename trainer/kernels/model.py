@@ -6,10 +6,10 @@ Table = namedtuple("Table", "vectors squares")
 """vectors float32[n, D], and Adagrad's sums, squares float32[n]."""
 
 Noise = namedtuple("Noise", "thresholds aliases corrections")
-"""The tables of trainer.model.objectives.Sampling that negatives need."""
+"""The tables of surf2vec.trainer.model.objectives.Sampling that negatives need."""
 
 Paths = namedtuple("Paths", "parents slots first_rows widths num_classes max_rows")
-"""The arrays of trainer.model.trees.Tree; max_rows: the most rows on a path to a class."""
+"""The arrays of surf2vec.trainer.model.trees.Tree; max_rows: the most rows on a path to a class."""
 
 Rule = namedtuple(
     "Rule",
@@ -48,7 +48,7 @@ Model = namedtuple("Model", "users outputs inputs noise paths rule scratch ledge
 """All arguments of a thread's training."""
 
 Work = namedtuple("Work", "tokens starts ends hashes order alphas keep")
-"""The arrays of trainer.kernels.signature.Pass, and of Sampling what subsampling keeps."""
+"""The arrays of surf2vec.trainer.kernels.signature.Pass, and of Sampling what subsampling keeps."""
 
 Stream = namedtuple("Stream", "users outputs noise rule work tile")
 """All arguments of a thread's training in tiles."""

@@ -9,8 +9,8 @@ import math
 import numba
 import numpy as np
 
-from trainer.kernels.compiled_draws import draw, draw_negative
-from trainer.kernels.llvm import (
+from surf2vec.trainer.kernels.compiled_draws import draw, draw_negative
+from surf2vec.trainer.kernels.llvm import (
     OPTIONS,
     ROWS_AHEAD,
     add_rows,
@@ -20,8 +20,8 @@ from trainer.kernels.llvm import (
     pull_tiles,
     written_out,
 )
-from trainer.model.objectives import MAX_SCORE
-from trainer.model.rows import EPSILON
+from surf2vec.trainer.model.objectives import MAX_SCORE
+from surf2vec.trainer.model.rows import EPSILON
 
 _EPSILON = np.float32(EPSILON)
 _MAX_SCORE = np.float32(MAX_SCORE)

@@ -6,9 +6,9 @@ Shapes: D dims, K negatives. Arrays in a program are padded to powers of two, th
 import triton
 import triton.language as tl
 
-from trainer import draws
-from trainer.model.objectives import MAX_SCORE
-from trainer.model.rows import EPSILON
+from surf2vec.trainer import draws
+from surf2vec.trainer.model.objectives import MAX_SCORE
+from surf2vec.trainer.model.rows import EPSILON
 
 _GAMMA, _MIX_1, _MIX_2 = tl.constexpr(draws.GAMMA), tl.constexpr(draws.MIX_1), tl.constexpr(draws.MIX_2)
 _SUBSAMPLE, _NEGATIVE, _ROUND = (tl.constexpr(purpose) for purpose in (draws.SUBSAMPLE, draws.NEGATIVE, draws.ROUND))
@@ -42,7 +42,7 @@ def _mix(x):
 
 @triton.jit
 def _draw(key, position, purpose: tl.constexpr, number):
-    """Return one 64-bit draw, as trainer.draws defines it; key, position and number are uint64."""
+    """Return one 64-bit draw, as surf2vec.trainer.draws defines it; key, position and number are uint64."""
     count = ((((position << _PURPOSE_BITS) | purpose) << _DRAW_BITS) | number) + 1
     return _mix(key + count * _GAMMA)
 

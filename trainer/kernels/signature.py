@@ -10,15 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config import TrainConfig
-from trainer.model.objectives import Sampling
-from trainer.model.rows import Items, Rows
-from trainer.model.trees import Tree
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.model.objectives import Sampling
+from surf2vec.trainer.model.rows import Items, Rows
+from surf2vec.trainer.model.trees import Tree
 
 STREAM_USERS = 512
 """Users of a stream, whose tiles share negatives: many, as lanes run empty at its end; few, so that all threads have some."""
-PATH_TILE_USERS = 32
-PATH_BIAS = 0.5
+TRAIL_TILE_USERS = 32
+TRAIL_BIAS = 0.5
 """The number of every user that learns how popular items are."""
 LEAST_LAG, LAG_RATE = 0.01, 0.3
 """The least weight of a lag, and the share of the learning rate by which the weights move."""
@@ -29,25 +29,25 @@ def most_streams(num_users: int) -> int:
     return max(1, num_users // STREAM_USERS)
 
 
-MAX_PATH_NUMBERS = 4096
-"""Numbers of the path's negatives, or of two of a tile's sums, that a program on a GPU holds: more would need more shared memory
+MAX_TRAIL_NUMBERS = 4096
+"""Numbers of the trail's negatives, or of two of a tile's sums, that a program on a GPU holds: more would need more shared memory
 than some cards have.
 """
 
 
-def path_numbers(config: TrainConfig) -> int:
-    """Return the numbers of the path's negatives or of two of a tile's sums, whichever are more, as a GPU's program pads them."""
-    negatives, dims = (max(16, 1 << (n - 1).bit_length()) for n in (config.path_negative, config.path_size))
-    return max(negatives, 2 * PATH_TILE_USERS) * dims
+def trail_numbers(config: TrainConfig) -> int:
+    """Return the numbers of the trail's negatives or of two of a tile's sums, if more, as a GPU's program pads them."""
+    negatives, dims = (max(16, 1 << (n - 1).bit_length()) for n in (config.trail_negative, config.trail_size))
+    return max(negatives, 2 * TRAIL_TILE_USERS) * dims
 
 
-def fits_path_program(config: TrainConfig) -> bool:
-    """Return whether a program on a GPU holds the numbers of the path."""
-    return path_numbers(config) <= MAX_PATH_NUMBERS
+def fits_trail_program(config: TrainConfig) -> bool:
+    """Return whether a program on a GPU holds the numbers of the trail."""
+    return trail_numbers(config) <= MAX_TRAIL_NUMBERS
 
 
 def backward_of(share: float) -> int:
-    """Return the share of the path's targets that are predicted backward, of 2**30, so that all kernels have the same bits."""
+    """Return the share of the trail's targets that are predicted backward, of 2**30, so that all kernels have the same bits."""
     return round(share * 2**30)
 
 

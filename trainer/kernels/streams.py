@@ -11,9 +11,9 @@ import math
 import numba
 import numpy as np
 
-from trainer.draws import SUBSAMPLE, TILE
-from trainer.kernels.compiled_draws import draw, draw_negative, mix
-from trainer.kernels.llvm import (
+from surf2vec.trainer.draws import SUBSAMPLE, TILE
+from surf2vec.trainer.kernels.compiled_draws import draw, draw_negative, mix
+from surf2vec.trainer.kernels.llvm import (
     LINE_NUMBERS,
     OPTIONS,
     inlined,
@@ -22,10 +22,10 @@ from trainer.kernels.llvm import (
     take,
     written_out,
 )
-from trainer.kernels.model import Stream
-from trainer.kernels.predictions import rate_of
-from trainer.kernels.tiles import normalize_tile, pull_negatives, pull_users, score_tile, turn_rows
-from trainer.model.rows import EPSILON
+from surf2vec.trainer.kernels.model import Stream
+from surf2vec.trainer.kernels.predictions import rate_of
+from surf2vec.trainer.kernels.tiles import normalize_tile, pull_negatives, pull_users, score_tile, turn_rows
+from surf2vec.trainer.model.rows import EPSILON
 
 _32 = np.uint64(32)
 _EPSILON = np.float32(EPSILON)

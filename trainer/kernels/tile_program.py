@@ -8,9 +8,9 @@ item another lane has, too, sees that lane's step by a sum over the lanes before
 import triton
 import triton.language as tl
 
-from trainer import draws
-from trainer.kernels.programs import _draw, _draw_negatives, _mix, consecutive
-from trainer.model.rows import EPSILON
+from surf2vec.trainer import draws
+from surf2vec.trainer.kernels.programs import _draw, _draw_negatives, _mix, consecutive
+from surf2vec.trainer.model.rows import EPSILON
 
 _TILE, _EPSILON = tl.constexpr(draws.TILE), tl.constexpr(EPSILON)
 _NO_TURN = tl.constexpr(2**30)  # of a lane without a user

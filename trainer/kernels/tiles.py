@@ -22,7 +22,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from trainer.kernels.llvm import LINE_NUMBERS, LINE_TYPE, in_all_lanes, line_at, times_plus
+from surf2vec.trainer.kernels.llvm import LINE_NUMBERS, LINE_TYPE, in_all_lanes, line_at, times_plus
 
 ROW_BLOCK = 8
 _FEATURES = numba.config.CPU_FEATURES or llvmlite.binding.get_host_cpu_features().flatten()  # type: ignore[attr-defined]
@@ -196,7 +196,7 @@ def pull_negatives(typing_context, pulls, users, steps, num_lanes):
 
 
 def _exp(builder, x):
-    """Return e**x of a line with x <= 0: trainer.kernels.predictions.exp, line by line; at least e**-87."""
+    """Return e**x of a line with x <= 0: surf2vec.trainer.kernels.predictions.exp, line by line; at least e**-87."""
 
     def filled(number):
         return ir.Constant(LINE_TYPE, [float(np.float32(number))] * LINE_NUMBERS)

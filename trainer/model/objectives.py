@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config import TrainConfig
+from surf2vec.trainer.config import TrainConfig
 
 RANGE_32 = 2**32
 
@@ -131,8 +131,8 @@ def keep_thresholds(counts: NDArray[np.int64], num_tokens: int, sample: float) -
 
 
 @dataclass(frozen=True)
-class PathTables:
-    """Tables of the path. thresholds uint64[V], aliases int32[V]: of drawn items; corrections float32[V]: subtracted from scores,
+class TrailTables:
+    """Tables of the trail. thresholds uint64[V], aliases int32[V]: of drawn items; corrections float32[V]: taken from scores,
     as in Sampling; l2s float32[V]: the L2 of each item; shares float32[V]: how much of the share of backward targets it has.
     """
 
@@ -143,11 +143,11 @@ class PathTables:
     shares: NDArray[np.float32]
 
 
-def make_path_tables(counts: NDArray[np.int64], config: TrainConfig) -> PathTables:
+def make_trail_tables(counts: NDArray[np.int64], config: TrainConfig) -> TrailTables:
     """Return the tables for items with these counts of training tokens, int64[V]. Items without tokens are not drawn."""
     known = np.maximum(counts, 1).astype(np.float64)
     weights = np.where(counts > 0, known, 0.0) ** 0.5 if counts.any() else known
-    corrections = (0.5 - config.path_discount) * np.log(known)
-    l2s = config.path_l2 * np.sqrt(L2_COUNT / known)
+    corrections = (0.5 - config.trail_discount) * np.log(known)
+    l2s = config.trail_l2 * np.sqrt(L2_COUNT / known)
     shares = np.minimum(1, RARE_COUNT / known)
-    return PathTables(*alias_table(weights), *(table.astype(np.float32) for table in (corrections, l2s, shares)))
+    return TrailTables(*alias_table(weights), *(table.astype(np.float32) for table in (corrections, l2s, shares)))

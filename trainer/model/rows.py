@@ -52,8 +52,8 @@ class Items:
 
 
 @dataclass
-class PathItems(Items):
-    """The path's item table: inputs, the vectors of pages that are looked back at, and outputs, which score items.
+class TrailItems(Items):
+    """The trail's item table: inputs, the vectors of pages that are looked back at, and outputs, which score items.
 
     lags: vectors float32[2 W, 1], the weights of the W pages before a target, nearest first, then of the W pages after it.
     """
@@ -64,8 +64,8 @@ class PathItems(Items):
     def num_bytes(self) -> int:
         return super().num_bytes + self.lags.num_bytes
 
-    def copy(self) -> "PathItems":
-        return PathItems(self.outputs.copy(), self.inputs.copy(), self.lags.copy())
+    def copy(self) -> "TrailItems":
+        return TrailItems(self.outputs.copy(), self.inputs.copy(), self.lags.copy())
 
 
 def join_rows(parts: list[Rows]) -> Rows:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.model.trees import Tree, level_starts, rows_of
+from surf2vec.trainer.model.trees import Tree, level_starts, rows_of
 
 MIN_SUBTREES = 1024
 

@@ -23,8 +23,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError
 
 Int64s = NDArray[np.int64]
 Float32s = NDArray[np.float32]

@@ -10,14 +10,14 @@ Of the divisions that fit, the planner takes the one that moves fewest bytes.
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from trainer.errors import ResourceError
-from trainer.kernels.signature import fits_path_program
-from trainer.plan.in_flight import explain_in_flight, launches_at_once
-from trainer.plan.prediction import Rates, Traffic, predict
-from trainer.plan.sharing import ALONE, Sharing
-from trainer.plan.sizes import TOKEN_BYTES, Sizes, Work, device_bytes, kept_sample_bytes, tray_bytes
-from trainer.system.memory import DEVICE_CONTEXT_BYTES
-from trainer.system.units import size
+from surf2vec.trainer.errors import ResourceError
+from surf2vec.trainer.kernels.signature import fits_trail_program
+from surf2vec.trainer.plan.in_flight import explain_in_flight, launches_at_once
+from surf2vec.trainer.plan.prediction import Rates, Traffic, predict
+from surf2vec.trainer.plan.sharing import ALONE, Sharing
+from surf2vec.trainer.plan.sizes import TOKEN_BYTES, Sizes, Work, device_bytes, kept_sample_bytes, tray_bytes
+from surf2vec.trainer.system.memory import DEVICE_CONTEXT_BYTES
+from surf2vec.trainer.system.units import size
 
 SCHEDULE_BYTES_A_USER = 8 * 5 + 4  # hash, start, end, place in the order, offset; learning rate
 BUFFER_BYTES = 32 * 10**6  # of Parquet and numpy, while a micro-partition is read, ordered and measured
@@ -58,7 +58,7 @@ class Plan:
     commit_bytes: the most that a commit writes. num_commits, read_bytes, written_bytes (with commits), seconds, sent_bytes (to
     other workers): predictions for the complete training; seconds is None if the machine's rates are unknown. places_a_chunk:
     with several workers, equal for all. at_once: micro-partitions that a GPU trains at the same time; stays_on_device: whether
-    all users stay on it; path_on_device: whether it trains the path.
+    all users stay on it; trail_on_device: whether it trains the trail.
     """
 
     num_partitions: int
@@ -86,7 +86,7 @@ class Plan:
     sent_bytes: int = 0
     at_once: int = 1
     stays_on_device: bool = False
-    path_on_device: bool = False
+    trail_on_device: bool = False
 
     @property
     def chunk_places(self) -> int:
@@ -125,7 +125,7 @@ def lay_out(
     """Return the plan for a division that fits. num_others: users of other workers on the same disk; commits_items: whether this
     worker writes the items shared by all. Raises ResourceError when the disk cannot hold two generations.
     """
-    disk_bytes = 2 * ((work.num_users + num_others) * sizes.user_bytes + sizes.item_table_bytes + sizes.path_bytes)
+    disk_bytes = 2 * ((work.num_users + num_others) * sizes.user_bytes + sizes.item_table_bytes + sizes.trail_bytes)
     if disk_bytes > budget.disk_free_bytes:
         raise ResourceError(
             f"two generations need {size(disk_bytes)} of disk and {size(budget.disk_free_bytes)} are free: "
@@ -137,8 +137,8 @@ def lay_out(
     place_bytes = None if is_resident else _place_bytes(work, sizes)
     slot_bytes = _all_bytes(work, sizes) if is_resident else division.chunk_partitions * _largest_bytes(work, sizes)
     num_slots = 1 if is_resident else 3
-    has_path = _has_path_on_device(work, sizes, budget, division)
-    at_once, stays, on_device_bytes = _choose_device(work, sizes, budget, division, is_resident, has_path)
+    has_trail = _has_trail_on_device(work, sizes, budget, division)
+    at_once, stays, on_device_bytes = _choose_device(work, sizes, budget, division, is_resident, has_trail)
     item_bytes = _item_bytes(work, sizes, budget, division.num_blocks, at_once)
     peak_bytes = budget.overhead_bytes + item_bytes + num_slots * slot_bytes
     users_bytes, block_bytes = work.num_users * sizes.user_bytes, sizes.block_bytes(division.num_blocks)
@@ -146,7 +146,7 @@ def lay_out(
     begun_bytes = (0 if is_resident else users_bytes) + read_ahead_bytes
     sharing = sizes.sharing
     num_committed = division.num_blocks // sharing.num_workers if sharing.is_sharded else int(commits_items)
-    block_bytes = num_committed * block_bytes + sizes.path_bytes * commits_items
+    block_bytes = num_committed * block_bytes + sizes.trail_bytes * commits_items
     moved_bytes, resident_bytes = _moved_bytes(work, sizes, division), users_bytes if is_resident else 0
     cost = predict(work, Traffic(division.num_blocks, moved_bytes, begun_bytes, block_bytes, resident_bytes), rates)
     plan = Plan(
@@ -154,7 +154,7 @@ def lay_out(
         item_bytes, on_device_bytes, budget.overhead_bytes,
         peak_bytes, budget.host_bytes, disk_bytes, moved_bytes, block_bytes + resident_bytes,
         cost.num_commits, cost.read_bytes, cost.written_bytes, cost.seconds, (), at_once=at_once, stays_on_device=stays,
-        path_on_device=has_path,
+        trail_on_device=has_trail,
     )  # fmt: skip
     return replace(plan, reasons=_reasons(plan, work, sizes, budget, rates))
 
@@ -191,27 +191,27 @@ def _left_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> in
 
 def _device_bytes(
     work: Work, sizes: Sizes, budget: Budget, num_blocks: int, at_once: int = 1, stays: bool = False,
-    has_path: bool = False,
+    has_trail: bool = False,
 ) -> int:  # fmt: skip
-    return budget.context_bytes + device_bytes(work, sizes, num_blocks, at_once, stays, has_path)
+    return budget.context_bytes + device_bytes(work, sizes, num_blocks, at_once, stays, has_trail)
 
 
-def trains_path_on_device(work: Work, sizes: Sizes, budget: Budget) -> bool:
-    """Return whether the GPU is to train the path of a training that begins."""
+def trains_trail_on_device(work: Work, sizes: Sizes, budget: Budget) -> bool:
+    """Return whether the GPU is to train the trail of a training that begins."""
     division = _choose_division(work, sizes, budget, None)
-    return division is not None and _has_path_on_device(work, sizes, budget, division)
+    return division is not None and _has_trail_on_device(work, sizes, budget, division)
 
 
-def _has_path_on_device(work: Work, sizes: Sizes, budget: Budget, division: Division) -> bool:
-    """Return whether the GPU is to train the path: beside one item block, whose tokens the path needs, and where it fits."""
-    if budget.device_bytes is None or not sizes.path_bytes or division.num_blocks > 1 or not sizes.sharing.is_alone:
+def _has_trail_on_device(work: Work, sizes: Sizes, budget: Budget, division: Division) -> bool:
+    """Return whether the GPU is to train the trail: beside one item block, whose tokens the trail needs, and where it fits."""
+    if budget.device_bytes is None or not sizes.trail_bytes or division.num_blocks > 1 or not sizes.sharing.is_alone:
         return False
-    is_beside = sizes.config.interest_size > 0 and fits_path_program(sizes.config)
-    return is_beside and _device_bytes(work, sizes, budget, 1, has_path=True) <= budget.device_bytes
+    is_beside = sizes.config.interest_size > 0 and fits_trail_program(sizes.config)
+    return is_beside and _device_bytes(work, sizes, budget, 1, has_trail=True) <= budget.device_bytes
 
 
 def _choose_device(
-    work: Work, sizes: Sizes, budget: Budget, division: Division, is_resident: bool, has_path: bool
+    work: Work, sizes: Sizes, budget: Budget, division: Division, is_resident: bool, has_trail: bool
 ) -> tuple[int, bool, int]:
     """Return how many micro-partitions the GPU trains at once, whether all users stay on it, and its bytes: what fits of that.
 
@@ -224,11 +224,11 @@ def _choose_device(
     room_bytes = budget.host_bytes - budget.overhead_bytes - _all_bytes(work, sizes)
     for stays in (True, False) if is_free and division.num_blocks == 1 else (False,):
         for at_once in range(most, 0, -1):
-            num_bytes = _device_bytes(work, sizes, budget, division.num_blocks, at_once, stays, has_path)
+            num_bytes = _device_bytes(work, sizes, budget, division.num_blocks, at_once, stays, has_trail)
             host_bytes = _item_bytes(work, sizes, budget, division.num_blocks, at_once)
             if num_bytes <= budget.device_bytes and (at_once == 1 or host_bytes <= room_bytes):
                 return at_once, stays, num_bytes
-    return 1, False, _device_bytes(work, sizes, budget, division.num_blocks, has_path=has_path)
+    return 1, False, _device_bytes(work, sizes, budget, division.num_blocks, has_trail=has_trail)
 
 
 def _item_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int, at_once: int = 1) -> int:
@@ -269,9 +269,9 @@ def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates 
         f"{work.num_users:,} users x {users_bytes:,} B = {size(work.num_users * users_bytes)}; {sizes.num_items:,} items "
         f"and buffers take {size(plan.item_bytes)}; the process itself {size(plan.overhead_bytes)}"
     ]
-    if sizes.path_bytes:
+    if sizes.trail_bytes:
         beside = "" if sizes.user_bytes else "; nothing is trained for users, who take only their place in the order"
-        lines.append(f"of that the path's item table takes {size(sizes.path_bytes)}, and never is divided{beside}")
+        lines.append(f"of that the trail's item table takes {size(sizes.trail_bytes)}, and never is divided{beside}")
     if plan.num_blocks > 1 and sizes.sharing.is_alone:
         lines.append(
             f"with the whole item table nothing fits: {plan.num_blocks} item blocks of "
@@ -297,8 +297,8 @@ def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates 
             f"on the GPU {size(plan.device_bytes)} of {size(budget.device_bytes)}, {size(budget.context_bytes)} of it its "
             f"context{stay}"
         )
-        if sizes.path_bytes and sizes.config.interest_size:
-            lines.append(_explain_path(plan, work, sizes, budget))
+        if sizes.trail_bytes and sizes.config.interest_size:
+            lines.append(_explain_trail(plan, work, sizes, budget))
         lines.append(explain_in_flight(sizes.config, work.num_users))
         if plan.at_once > 1:
             lines.append(
@@ -314,17 +314,17 @@ def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates 
     return tuple(lines)
 
 
-def _explain_path(plan: Plan, work: Work, sizes: Sizes, budget: Budget) -> str:
-    """Return in words who trains the path, and why."""
-    if plan.path_on_device:
-        return "the GPU trains the path, too"
+def _explain_trail(plan: Plan, work: Work, sizes: Sizes, budget: Budget) -> str:
+    """Return in words who trains the trail, and why."""
+    if plan.trail_on_device:
+        return "the GPU trains the trail, too"
     if plan.num_blocks > 1:
         why = "the items are divided"
-    elif not fits_path_program(sizes.config):
+    elif not fits_trail_program(sizes.config):
         why = "a program on the GPU does not hold so many negatives of so many numbers"
     else:
-        why = f"both would need {size(_device_bytes(work, sizes, budget, 1, has_path=True))} there"
-    return f"the CPU trains the path beside the GPU, as {why}"
+        why = f"both would need {size(_device_bytes(work, sizes, budget, 1, has_trail=True))} there"
+    return f"the CPU trains the trail beside the GPU, as {why}"
 
 
 def explain_refusal(work: Work, sizes: Sizes, budget: Budget, began: Division | None) -> str:
@@ -351,8 +351,8 @@ def explain_refusal(work: Work, sizes: Sizes, budget: Budget, began: Division | 
         f"{size(budget.host_bytes)}: raise --host-memory, lower train.vector_size, or raise store.partitions (of a root "
         "with events by `surf2vec repartition`)"
         + (
-            f"; train.path_weight=0 saves the path's {size(sizes.sharing.images(1) * sizes.path_bytes)}"
-            if sizes.path_bytes
+            f"; train.trail_weight=0 saves the trail's {size(sizes.sharing.images(1) * sizes.trail_bytes)}"
+            if sizes.trail_bytes
             else ""
         )
     )

@@ -9,8 +9,8 @@ The last programs of a launch have long histories, and run alone. So that others
 trained at once, each by a launch of its own, as long as one user in 64 is in flight (python -m tests.benchmarks.gpu_tail).
 """
 
-from trainer.config import TrainConfig
-from trainer.kernels.signature import STREAM_USERS
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.kernels.signature import STREAM_USERS
 
 USERS_FOR_ONE_IN_FLIGHT = 64
 LEAST_USERS = 64

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from trainer.plan.sizes import Work
+from surf2vec.trainer.plan.sizes import Work
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.draws import ORDER, counter, draws, epoch_key, user_keys
+from surf2vec.trainer.draws import ORDER, counter, draws, epoch_key, user_keys
 
 
 def partition_order(seed: int, epoch: int, num_partitions: int) -> NDArray[np.int64]:
@@ -22,8 +22,8 @@ def partition_order(seed: int, epoch: int, num_partitions: int) -> NDArray[np.in
 
 def user_order(seed: int, epoch: int, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Return the order of the users of one micro-partition in an epoch, a permutation int64[n]."""
-    from trainer.kernels.compiled_draws import draw_order, take_numbers  # numba takes half a second to import
-    from trainer.kernels.cpu import read_only
+    from surf2vec.trainer.kernels.compiled_draws import draw_order, take_numbers  # numba takes half a second to import
+    from surf2vec.trainer.kernels.cpu import read_only
 
     bits, order = np.uint64(len(hashes).bit_length()), np.empty(len(hashes), dtype=np.uint64)
     draw_order(*read_only(hashes), np.uint64(epoch_key(seed, epoch)), bits, order)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.errors import ConfigError
-from trainer.plan.sharing import Sharing
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.plan.sharing import Sharing
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainer.config import TrainConfig
-from trainer.kernels.signature import most_streams
-from trainer.model.objectives import shared_items
-from trainer.model.tree_cut import cut_depth, shared_rows, subtree_rows
-from trainer.model.trees import Tree, tree_bytes
-from trainer.plan.sharing import ALONE, Sharing
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.kernels.signature import most_streams
+from surf2vec.trainer.model.objectives import shared_items
+from surf2vec.trainer.model.tree_cut import cut_depth, shared_rows, subtree_rows
+from surf2vec.trainer.model.trees import Tree, tree_bytes
+from surf2vec.trainer.plan.sharing import ALONE, Sharing
 
 BYTES = {"float32": 4, "bfloat16": 2}
 TOKEN_BYTES = 4
 SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 4 + 8  # alias thresholds, aliases, keep thresholds, corrections, counts
 MAKING_BYTES_A_ROW = 106  # while the sampling tables of a block are made, beside those of the block before
 DEALING_BYTES_AN_ITEM = 8 + 1 + 4 + 4 + 8  # tokens, whether shared, block, row; temporary row numbers
-PATH_BYTES_AN_ITEM = 8 + 4 + 4 + 4 + 4 + 8 + 8 * 12  # alias tables, corrections, L2, shares, counts; of eight threads
+TRAIL_BYTES_AN_ITEM = 8 + 4 + 4 + 4 + 4 + 8 + 8 * 12  # alias tables, corrections, L2, shares, counts; of eight threads
 THINNING_BYTES_AN_ITEM = 8 + 8  # keep thresholds and counts; a tree needs no other sampling tables
 ENTRY_BYTES = 4 + 4 + 4  # of gradient accumulation: row, pull, prediction
 SORTED_ENTRY_BYTES = 4 + 4 + 4 + 4  # in a thread's sort
@@ -24,7 +24,7 @@ STEP_BYTES_A_USER = 8 + 8 + 8 + 24  # starts and number of its entries; temporar
 LONG_HISTORIES = 8  # assumes that users of a step have at most this many times the mean tokens
 DEVICE_ROUNDING_BYTES = 64 * 10**6  # torch allocates pieces of 2 and 20 MiB, and temporary memory
 DEVICE_SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 4  # alias thresholds, aliases, keep thresholds, corrections
-DEVICE_PATH_BYTES_AN_ITEM = 8 + 4 + 4 + 4 + 4  # alias thresholds, aliases, corrections, L2, shares
+DEVICE_TRAIL_BYTES_AN_ITEM = 8 + 4 + 4 + 4 + 4  # alias thresholds, aliases, corrections, L2, shares
 MEASURED_TOKENS = 2 * 512  # of a micro-partition, for the curve
 FIXED_BYTES_A_USER = 8 * 3  # start, end, hash
 PASS_BYTES_A_USER = 8 + 4  # place in the order, learning rate
@@ -69,7 +69,7 @@ class Sizes:
 
     can_split: whether the item table may be divided into blocks. shared_bytes: rows in every block (the most frequent items, or
     the tree's rows above the cut). granule_bytes: a subtree, by which a block may exceed its share. cut_bytes: arrays that map
-    nodes to blocks. sharing: how workers share the table. row_bytes: of a row of the table. path_bytes: the path's item table.
+    nodes to blocks. sharing: how workers share the table. row_bytes: of a row of the table. trail_bytes: the trail's item table.
     """
 
     config: TrainConfig
@@ -85,7 +85,7 @@ class Sizes:
     cut_bytes: int = 0
     sharing: Sharing = ALONE
     row_bytes: int = 4
-    path_bytes: int = 0
+    trail_bytes: int = 0
 
     def block_bytes(self, num_blocks: int) -> int:
         """Return the bytes of an item block: the rows of the table that are in memory together."""
@@ -98,17 +98,17 @@ class Sizes:
         """Return the bytes of items in memory, with the copies that trainer/plan/sharing.py counts."""
         images_bytes = self.sharing.images(num_blocks) * self.block_bytes(num_blocks)
         shared_bytes = 2 * self.shared_bytes if self.sharing.is_sharded else 0  # the last state, and the changes
-        path_bytes = self.sharing.images(1) * self.path_bytes + (
-            PATH_BYTES_AN_ITEM * self.num_items if self.path_bytes else 0
+        trail_bytes = self.sharing.images(1) * self.trail_bytes + (
+            TRAIL_BYTES_AN_ITEM * self.num_items if self.trail_bytes else 0
         )
-        return images_bytes + shared_bytes + self.tables_bytes(num_blocks) + path_bytes
+        return images_bytes + shared_bytes + self.tables_bytes(num_blocks) + trail_bytes
 
     def accumulation_bytes(self, work: Work, num_blocks: int) -> int:
         """Return the further bytes of gradient accumulation: the entries of a step's users, and the threads' sorts."""
         config = self.config
         if config.accumulate == 1:
             return 0
-        from trainer.kernels.cpu import used_threads  # numba takes half a second to import
+        from surf2vec.trainer.kernels.cpu import used_threads  # numba takes half a second to import
 
         threads = used_threads(config)
         entry_bytes = ENTRY_BYTES + threads * SORTED_ENTRY_BYTES
@@ -146,16 +146,16 @@ def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Si
         granule_bytes=int(subtree_rows(tree, cut_depth(tree)).max(initial=0)) * row_bytes if tree else 0,
         cut_bytes=len(tree.widths) * CUT_BYTES_A_NODE if tree else 0,
         row_bytes=row_bytes,
-        path_bytes=2 * num_items * (config.path_size * 4 + 4) if config.path_size else 0,
+        trail_bytes=2 * num_items * (config.trail_size * 4 + 4) if config.trail_size else 0,
     )
 
 
 def device_bytes(
-    work: Work, sizes: Sizes, num_blocks: int, at_once: int = 1, stays: bool = False, has_path: bool = False
+    work: Work, sizes: Sizes, num_blocks: int, at_once: int = 1, stays: bool = False, has_trail: bool = False
 ) -> int:
     """Return the bytes on the GPU beside its context: an item block with its tables; for each micro-partition that is trained
     at once, and one that is copied meanwhile, scratch arrays and rows for the curve; and their users, or all users if they stay.
-    With has_path also the path's item table with its tables, and scores for the curve.
+    With has_trail also the trail's item table with its tables, and scores for the curve.
     """
     users, tokens, seats = work.most_users, work.most_tokens, at_once + 1
     block_bytes = sizes.block_bytes(num_blocks)
@@ -167,15 +167,17 @@ def device_bytes(
     exchanged_bytes = sizes.sharing.exchanged_bytes(block_bytes, sizes.shared_bytes)
     copies_bytes = exchanged_bytes * (2 + 2 * sizes.sharing.staleness)  # the last state, and exchanges in progress
     places_bytes = num_users * user_bytes + num_tokens * TOKEN_BYTES
-    path_bytes = sizes.path_bytes + DEVICE_PATH_BYTES_AN_ITEM * sizes.num_items + seats * sum(_path_sample_bytes(sizes))
-    items_bytes = block_bytes + tables_bytes + (path_bytes if has_path else 0)
+    trail_bytes = (
+        sizes.trail_bytes + DEVICE_TRAIL_BYTES_AN_ITEM * sizes.num_items + seats * sum(_trail_sample_bytes(sizes))
+    )
+    items_bytes = block_bytes + tables_bytes + (trail_bytes if has_trail else 0)
     return DEVICE_ROUNDING_BYTES + copies_bytes + items_bytes + seats * seat_bytes + places_bytes
 
 
 def tray_bytes(work: Work, sizes: Sizes, at_once: int = 1) -> int:
     """Return the pinned bytes on the host: a pass's arrays beside rows, on their way to the GPU, and rows for the curve."""
     fixed_bytes = work.most_users * FIXED_BYTES_A_USER + work.most_tokens * TOKEN_BYTES
-    places_bytes, scores_bytes = _path_sample_bytes(sizes) if sizes.path_bytes else (0, 0)
+    places_bytes, scores_bytes = _trail_sample_bytes(sizes) if sizes.trail_bytes else (0, 0)
     samples_bytes = places_bytes + (at_once + 1) * (_sample_bytes(sizes) + scores_bytes)
     return fixed_bytes + _pass_bytes(work, sizes) + samples_bytes
 
@@ -186,9 +188,9 @@ def _pass_bytes(work: Work, sizes: Sizes) -> int:
     return users * PASS_BYTES_A_USER + (most_streams(users) + 1) * PASS_BYTES_A_STREAM + 8 * _sampled_rows(sizes)
 
 
-def _path_sample_bytes(sizes: Sizes) -> tuple[int, int]:
-    """Return the bytes of the places and rows by which the curve measures the path, and of their scores."""
-    num_rows = MEASURED_TOKENS * (1 + sizes.config.path_negative)
+def _trail_sample_bytes(sizes: Sizes) -> tuple[int, int]:
+    """Return the bytes of the places and rows by which the curve measures the trail, and of their scores."""
+    num_rows = MEASURED_TOKENS * (1 + sizes.config.trail_negative)
     return 8 * (num_rows + 2 * MEASURED_TOKENS), 4 * num_rows
 
 

@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError, ResourceError
-from trainer.plan.alone import MAX_BLOCKS, Budget, Division, Plan, explain_refusal, largest_chunk, lay_out
-from trainer.plan.prediction import Rates
-from trainer.plan.schedule import partition_order
-from trainer.plan.shares import Share, count_exchanges
-from trainer.plan.sharing import EXCHANGES_AN_EPOCH, Sharing, sent_by_sum
-from trainer.plan.sizes import Sizes, Work
-from trainer.system.memory import PAGE_BYTES
-from trainer.system.units import size
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError, ResourceError
+from surf2vec.trainer.plan.alone import MAX_BLOCKS, Budget, Division, Plan, explain_refusal, largest_chunk, lay_out
+from surf2vec.trainer.plan.prediction import Rates
+from surf2vec.trainer.plan.schedule import partition_order
+from surf2vec.trainer.plan.shares import Share, count_exchanges
+from surf2vec.trainer.plan.sharing import EXCHANGES_AN_EPOCH, Sharing, sent_by_sum
+from surf2vec.trainer.plan.sizes import Sizes, Work
+from surf2vec.trainer.system.memory import PAGE_BYTES
+from surf2vec.trainer.system.units import size
 
 SUMMED_BYTES_A_TOKEN = 100
 """If summing takes more bytes for each trained token, the table is divided. At a million tokens and a gigabyte a second, this is
@@ -182,7 +182,7 @@ def _way(team: Team, sizes: Sizes, num_blocks: int, chunk_places: int) -> Way:
     block_bytes = sizes.block_bytes(num_blocks)
     rows_bytes = 4 * block_bytes // sizes.row_bytes  # the block's row numbers
     turn_bytes = PAGE_BYTES + block_bytes + rows_bytes if sharing.is_sharded else 0
-    exchanged += 0 if sharing.is_alone else sizes.path_bytes  # every worker has the path's item table
+    exchanged += 0 if sharing.is_alone else sizes.trail_bytes  # every worker has the trail's item table
     summed_bytes = sum(counts) / len(counts) * sent_by_sum(exchanged, sharing.num_workers)
     return Way(sharing, num_blocks, chunk_places, num_chunks * num_blocks * turn_bytes + summed_bytes, turn_bytes)
 

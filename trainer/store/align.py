@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.events import OnEvent, ignore_event, log_progress
-from trainer.kernels.first_rows import round_to_bfloat16
-from trainer.model.rows import Rows
-from trainer.store.generation import Generation, open_generation
-from trainer.store.layout import image_of_path, items_in, rows_in
-from trainer.store.manifests import next_generation
-from trainer.store.writer import Writer, lock_store
+from surf2vec.trainer.events import OnEvent, ignore_event, log_progress
+from surf2vec.trainer.kernels.first_rows import round_to_bfloat16
+from surf2vec.trainer.model.rows import Rows
+from surf2vec.trainer.store.generation import Generation, open_generation
+from surf2vec.trainer.store.layout import image_of_trail, items_in, rows_in
+from surf2vec.trainer.store.manifests import next_generation
+from surf2vec.trainer.store.writer import Writer, lock_store
 
 BATCH_ROWS = 8192
 
@@ -55,11 +55,11 @@ def find_rotation(
 
 
 def align_generation(
-    store_dir: Path, rotation: Rotation, path_rotation: Rotation | None, values: dict[str, Any],
+    store_dir: Path, rotation: Rotation, trail_rotation: Rotation | None, values: dict[str, Any],
     on_event: OnEvent = ignore_event,
 ) -> Generation:  # fmt: skip
     """Commit the current generation rotated: one micro-partition of users at a time, then one item block at a time, then the
-    path's items, by a rotation of their own.
+    trail's items, by a rotation of their own.
 
     values: further values for the manifest. Returns an aligned generation unchanged. Raises ResourceError when the store is
     locked or the disk is full.
@@ -81,12 +81,12 @@ def align_generation(
             for rows in (items_in(image).outputs, items_in(image).inputs):
                 _rotate_rows(rows, matrix, generation.config.seed)
             writer.write_items(block, image)
-        path = generation.path
-        if path is not None and path_rotation is not None:
-            turned, matrix = path.copy(), path_rotation.matrix.astype(np.float32)
+        trail = generation.trail
+        if trail is not None and trail_rotation is not None:
+            turned, matrix = trail.copy(), trail_rotation.matrix.astype(np.float32)
             for rows in (turned.outputs, turned.inputs):
                 _rotate_rows(rows, matrix, generation.config.seed)
-            writer.write_path(image_of_path(turned))
+            writer.write_trail(image_of_trail(turned))
         return writer.commit(manifest | values | {"stage": "aligned"})
 
 

@@ -6,7 +6,7 @@
     store/items-00000-g000007.safetensors      an item block: "outputs" float32[R, D], "output_squares" float32[R], and
                                    with context "inputs" and "input_squares"; with a tree, outputs are its rows. One of
                                    several blocks has "rows" uint32[R], its rows of the table; all share the first ones
-    store/path-00000-g000007.safetensors       the item table of the path, never divided: the same, and "lags" float32[2 W, 1]
+    store/trail-00000-g000007.safetensors       the item table of the trail, never divided: the same, and "lags" float32[2 W, 1]
     store/pinned/<release>.json    a copy of a manifest whose files are kept: a release that may be served or restored
 
 New files are written beside the old ones; until a manifest lists them they may be overwritten. When all are on the disk, a rename
@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config import REMOVED, TrainConfig, config_from_dict
-from trainer.errors import ConfigError
-from trainer.model.rows import Items, PathItems
-from trainer.store.images import Arrays, Image, make_image, map_image, read_image
-from trainer.store.layout import items_in, items_of, path_in, read_rows, shapes_of_items
-from trainer.store.manifests import STORE_MANIFEST, explain_damage, is_of_earlier_version, read_manifest
-from trainer.system.files import read_json, verify_size
+from surf2vec.trainer.config import REMOVED, TrainConfig, config_from_dict
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.model.rows import Items, TrailItems
+from surf2vec.trainer.store.images import Arrays, Image, make_image, map_image, read_image
+from surf2vec.trainer.store.layout import items_in, items_of, read_rows, shapes_of_items, trail_in
+from surf2vec.trainer.store.manifests import STORE_MANIFEST, explain_damage, is_of_earlier_version, read_manifest
+from surf2vec.trainer.system.files import read_json, verify_size
 
 PIECE_ROWS = 65_536
 """Rows copied at a time, which bounds the memory of intermediate arrays."""
@@ -148,13 +148,13 @@ class Generation:
         return items_of(arrays)
 
     @cached_property
-    def path(self) -> PathItems | None:
-        """The item table of the path, mapped read-only from disk; None without a path. Raises DamageError."""
-        entry = self.manifest.get("path")
+    def trail(self) -> TrailItems | None:
+        """The item table of the trail, mapped read-only from disk; None without a trail. Raises DamageError."""
+        entry = self.manifest.get("trail")
         if entry is None:
             return None
         with explain_damage(self.folder):
-            return path_in(map_image(self.folder / entry["file"], entry))
+            return trail_in(map_image(self.folder / entry["file"], entry))
 
     def gather_items(self, rows: NDArray[np.uint32] | None, num_rows: int) -> Image:
         """Return the image of an item block with these rows uint32[n] of the table, or all, gathered from all blocks.
@@ -196,7 +196,7 @@ class Generation:
         users = self.manifest["users"].values()
         deltas = [entry["delta"] for entry in users if "delta" in entry]
         blocks = items if isinstance(items, list) else [items]  # format 2: one
-        entries = [*users, *deltas, *blocks, self.manifest.get("path")]
+        entries = [*users, *deltas, *blocks, self.manifest.get("trail")]
         return {entry["file"]: entry for entry in entries if entry}
 
     def item_entries(self) -> dict[int, dict[str, Any]]:

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.errors import DamageError
-from trainer.system.files import verify_size
-from trainer.system.memory import Bytes, make_pages, whole_pages
+from surf2vec.trainer.errors import DamageError
+from surf2vec.trainer.system.files import verify_size
+from surf2vec.trainer.system.memory import Bytes, make_pages, whole_pages
 
 SUM_BYTES = 65_536
 _PIECE_BYTES = 256 * SUM_BYTES

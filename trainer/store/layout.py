@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.model.rows import Items, PathItems, Rows
-from trainer.store.images import Arrays, Image, Shapes, image_of, read_image
-from trainer.store.manifests import explain_damage
-from trainer.system.memory import Bytes
+from surf2vec.trainer.model.rows import Items, Rows, TrailItems
+from surf2vec.trainer.store.images import Arrays, Image, Shapes, image_of, read_image
+from surf2vec.trainer.store.manifests import explain_damage
+from surf2vec.trainer.system.memory import Bytes
 
 
 @dataclass(frozen=True)
@@ -74,17 +74,17 @@ def items_of(arrays: Arrays) -> Items:
     return Items(Rows(arrays["outputs"], arrays["output_squares"]), Rows(arrays["inputs"], arrays["input_squares"]))
 
 
-def path_in(arrays: Arrays) -> PathItems:
-    """Return the path's item table in the arrays of its file."""
+def trail_in(arrays: Arrays) -> TrailItems:
+    """Return the trail's item table in the arrays of its file."""
     items = items_of(arrays)
-    return PathItems(items.outputs, items.inputs, Rows(arrays["lags"], arrays["lag_squares"]))
+    return TrailItems(items.outputs, items.inputs, Rows(arrays["lags"], arrays["lag_squares"]))
 
 
-def image_of_path(path: PathItems, spare: Bytes | None = None) -> Image:
-    """Return the image of the path's file with a copy of its item table."""
+def image_of_trail(trail: TrailItems, spare: Bytes | None = None) -> Image:
+    """Return the image of the trail's file with a copy of its item table."""
     arrays = {
-        "outputs": path.outputs.vectors, "inputs": path.inputs.vectors, "lags": path.lags.vectors,
-        "output_squares": path.outputs.squares, "input_squares": path.inputs.squares, "lag_squares": path.lags.squares,
+        "outputs": trail.outputs.vectors, "inputs": trail.inputs.vectors, "lags": trail.lags.vectors,
+        "output_squares": trail.outputs.squares, "input_squares": trail.inputs.squares, "lag_squares": trail.lags.squares,
     }  # fmt: skip
     return image_of(arrays, spare)
 

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import DamageError
-from trainer.system.files import raise_if_unwritten, read_json, write_manifest_json
+from surf2vec.trainer.errors import DamageError
+from surf2vec.trainer.system.files import raise_if_unwritten, read_json, write_manifest_json
 
 FORMAT_VERSION = 4
 STORE_MANIFEST = "MANIFEST.json"

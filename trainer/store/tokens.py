@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from trainer.errors import DamageError
-from trainer.store.images import read_pages
-from trainer.system.files import read_json, verify_once
-from trainer.system.memory import PAGE_BYTES, Bytes
+from surf2vec.trainer.errors import DamageError
+from surf2vec.trainer.store.images import read_pages
+from surf2vec.trainer.system.files import read_json, verify_once
+from surf2vec.trainer.system.memory import PAGE_BYTES, Bytes
 
 CHANGED = "changed"
 COUNTS = "counts.npy"

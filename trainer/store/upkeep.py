@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.errors import DamageError
-from trainer.model.rows import Rows
-from trainer.store.generation import Generation
-from trainer.store.images import verify_image
-from trainer.store.layout import image_of_rows, read_rows
-from trainer.store.manifests import STORE_MANIFEST, is_of_earlier_version, read_manifest, write_manifest
-from trainer.store.writer import Writer, referenced_files, remove_unreferenced
-from trainer.system.files import read_json, sync_folder
+from surf2vec.trainer.errors import DamageError
+from surf2vec.trainer.model.rows import Rows
+from surf2vec.trainer.store.generation import Generation
+from surf2vec.trainer.store.images import verify_image
+from surf2vec.trainer.store.layout import image_of_rows, read_rows
+from surf2vec.trainer.store.manifests import STORE_MANIFEST, is_of_earlier_version, read_manifest, write_manifest
+from surf2vec.trainer.store.writer import Writer, referenced_files, remove_unreferenced
+from surf2vec.trainer.system.files import read_json, sync_folder
 
 _WAITING = "pinned/repartitioned.json"
 _WAY_OUT = (

@@ -9,14 +9,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import ResourceError
-from trainer.store import manifests
-from trainer.store.generation import Generation, open_generation
-from trainer.store.images import Image, image_of, read_image, write_image
-from trainer.store.layout import Delta
-from trainer.store.manifests import STORE_MANIFEST, explain_damage, read_manifest, write_manifest
-from trainer.system.files import TEMPORARY_SUFFIX, make_folder, raise_if_unwritten, read_json, sync_files, sync_folder
-from trainer.system.memory import Bytes
+from surf2vec.trainer.errors import ResourceError
+from surf2vec.trainer.store import manifests
+from surf2vec.trainer.store.generation import Generation, open_generation
+from surf2vec.trainer.store.images import Image, image_of, read_image, write_image
+from surf2vec.trainer.store.layout import Delta
+from surf2vec.trainer.store.manifests import STORE_MANIFEST, explain_damage, read_manifest, write_manifest
+from surf2vec.trainer.system.files import (
+    TEMPORARY_SUFFIX,
+    make_folder,
+    raise_if_unwritten,
+    read_json,
+    sync_files,
+    sync_folder,
+)
+from surf2vec.trainer.system.memory import Bytes
 
 _DATA_FILE = re.compile(r"(?:users|items|delta|path)-\d{5}-g(\d{6,})\.safetensors")
 
@@ -60,12 +67,12 @@ class Writer:
 
     def __init__(
         self, folder: Path, generation: int, users: dict[str, Any], items: dict[int, Any] | None = None,
-        has_others: bool = False, path: dict[str, Any] | None = None,
+        has_others: bool = False, trail: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        """`users`, `items`, `path`: the entries that the next generation starts from, by micro-partition and by block."""
+        """`users`, `items`, `trail`: the entries that the next generation starts from, by micro-partition and by block."""
         self.folder, self.generation = folder, generation
         self.users, self.items = dict(users), dict(items or {})
-        self.has_others, self.path = has_others, path
+        self.has_others, self.trail = has_others, trail
         self._fresh: dict[str, dict[str, Any]] = {"users": {}, "items": {}}
         self._unsynced: set[str] = set()
 
@@ -96,13 +103,13 @@ class Writer:
         """Write an item block; the next commit includes it."""
         self.items[block] = self._fresh["items"][str(block)] = self._write(f"items-{block:05d}", image)
 
-    def read_path(self) -> Image | None:
-        """Read the image of the path's item table as last written, committed or not; None if there is none."""
-        return self._read(self.path, None) if self.path else None
+    def read_trail(self) -> Image | None:
+        """Read the image of the trail's item table as last written, committed or not; None if there is none."""
+        return self._read(self.trail, None) if self.trail else None
 
-    def write_path(self, image: Image) -> None:
-        """Write the path's item table; the next commit includes it."""
-        self.path = self._write("path-00000", image)
+    def write_trail(self, image: Image) -> None:
+        """Write the trail's item table; the next commit includes it."""
+        self.trail = self._write("trail-00000", image)
 
     def sync(self) -> None:
         """Wait until all files of this writer are on the disk, with their names. Raises ResourceError when that fails."""
@@ -125,12 +132,12 @@ class Writer:
     def commit(self, values: dict[str, Any]) -> Generation:
         """Commit the written files as the next generation, with `values` in its manifest; then remove unreferenced files."""
         items = [self.items.get(block) for block in range(values["num_blocks"])]  # None: not trained yet
-        path = {"path": self.path} if self.path else {}
-        return self._put_manifest(values | {"users": dict(self.users), "items": items} | path)
+        trail = {"trail": self.trail} if self.trail else {}
+        return self._put_manifest(values | {"users": dict(self.users), "items": items} | trail)
 
     def commit_again(self, older: Generation, values: dict[str, Any]) -> Generation:
         """Commit the files of an older generation as the next one, to return to the best epoch."""
-        names = ("users", "items", "path", "num_blocks", "resident_block", "recency")
+        names = ("users", "items", "trail", "num_blocks", "resident_block", "recency")
         kept = {name: older.manifest[name] for name in names if name in older.manifest}
         return self._put_manifest(values | kept)
 

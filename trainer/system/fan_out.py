@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from trainer.events import OnEvent
+from surf2vec.trainer.events import OnEvent
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import DamageError, ResourceError
+from surf2vec.trainer.errors import DamageError, ResourceError
 
 TEMPORARY_SUFFIX = ".tmp"
 SYNCED_AT_ONCE = 8

@@ -2,7 +2,7 @@
 
 import re
 
-from trainer.errors import ConfigError
+from surf2vec.trainer.errors import ConfigError
 
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}

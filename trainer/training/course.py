@@ -7,11 +7,11 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config import TrainConfig
-from trainer.draws import epoch_key
-from trainer.kernels.signature import Pass
-from trainer.plan.alone import Plan
-from trainer.plan.schedule import (
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.draws import epoch_key
+from surf2vec.trainer.kernels.signature import Pass
+from surf2vec.trainer.plan.alone import Plan
+from surf2vec.trainer.plan.schedule import (
     Step,
     learning_rates,
     partition_order,
@@ -20,11 +20,11 @@ from trainer.plan.schedule import (
     tokens_before,
     user_order,
 )
-from trainer.plan.shares import Share, count_exchanges, cut_users, ring_block
-from trainer.store.tokens import Corpus, Histories
-from trainer.training.curve import Sample, Targets, draw_sample
-from trainer.training.item_blocks import ItemBlocks
-from trainer.training.slots import Resident
+from surf2vec.trainer.plan.shares import Share, count_exchanges, cut_users, ring_block
+from surf2vec.trainer.store.tokens import Corpus, Histories
+from surf2vec.trainer.training.curve import Sample, Targets, draw_sample
+from surf2vec.trainer.training.item_blocks import ItemBlocks
+from surf2vec.trainer.training.slots import Resident
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Visit:
 
     index: the number of the visit at its position; is_last: whether it is the last one. resident: the users in memory; histories,
     work: with tokens that are rows of the block; targets: the objective's tables for these; cuts int64[k]: after how many users
-    the workers exchange their changes. backward: the share of the path's targets that are predicted backward.
+    the workers exchange their changes. backward: the share of the trail's targets that are predicted backward.
     """
 
     position: int
@@ -86,7 +86,7 @@ class Ended:
     """A finished visit, its users' vectors float32[n, D], and the items' outputs as they were at its end.
 
     is_finite: whether all vectors are finite; is_stored: whether the users are as they are stored; both tables then have only the
-    rows of the visit's sample. path_sums: of PathSlot.sum_losses, where the path is not in the host's memory.
+    rows of the visit's sample. trail_sums: of TrailSlot.sum_losses, where the trail is not in the host's memory.
     """
 
     visit: Visit
@@ -94,14 +94,14 @@ class Ended:
     outputs: NDArray[np.float32]
     is_finite: bool
     is_stored: bool = False
-    path_sums: list[float] | None = None
+    trail_sums: list[float] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Course:
     """The work of a training: its settings, corpus, plan, effective recency and this worker's share of the users.
 
-    backward: the share of the path's targets that are predicted backward, at the beginning.
+    backward: the share of the trail's targets that are predicted backward, at the beginning.
     """
 
     config: TrainConfig

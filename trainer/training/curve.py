@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config import TrainConfig
-from trainer.draws import HELDOUT, counter, draws, user_keys
-from trainer.model.objectives import Sampling
-from trainer.model.trees import Tree, path
-from trainer.store.tokens import Histories
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.draws import HELDOUT, counter, draws, user_keys
+from surf2vec.trainer.model.objectives import Sampling
+from surf2vec.trainer.model.trees import Tree, path
+from surf2vec.trainer.store.tokens import Histories
 
 MAX_SAMPLE_USERS = 512  # of a micro-partition: 8 of them give a standard error of about 1 %
 MIN_SAMPLE_USERS, SAMPLE_SHARE = 64, 8  # of small ones at most every eighth, so that measuring stays cheap
@@ -49,7 +49,7 @@ def token_losses(
     """
     if targets.tree is not None:  # nothing is drawn
         return tree_losses(targets.tree, users, outputs, items)
-    from trainer.kernels.cpu import score_rows  # numba takes half a second to import
+    from surf2vec.trainer.kernels.cpu import score_rows  # numba takes half a second to import
 
     scores = score_rows(users, outputs, np.column_stack((items, negatives)) if rows is None else rows)
     if targets.config.objective == "sampled_softmax":
@@ -120,7 +120,7 @@ def draw_sample(targets: Targets, histories: Histories) -> Sample:
         rows, items = users[is_in_block], items[is_in_block]
         negatives = np.empty((len(rows), 0), dtype=np.int64)
         if len(sampling.aliases):  # a tree draws none
-            from trainer.kernels.cpu import draw_negatives  # numba takes half a second to import
+            from surf2vec.trainer.kernels.cpu import draw_negatives  # numba takes half a second to import
 
             keys = user_keys(config.seed, -1, histories.hashes[rows])
             negatives = draw_negatives(keys, HELDOUT, sampling, config.negative)
@@ -136,7 +136,7 @@ def first_users(is_eligible: NDArray[np.bool_]) -> NDArray[np.int64]:
 @dataclass
 class Curve:
     """Points of the curve, and the sums for the next point and for the epoch's mean: of losses and their number, on the sample
-    and held out, first of the interest, then of the path.
+    and held out, first of the interest, then of the trail.
     """
 
     points: list[dict[str, Any]] = field(default_factory=list)
@@ -163,8 +163,8 @@ class Curve:
             sums += [float(losses.sum()), len(items)]
         self.add_sums([*sums, 0.0, 0.0, 0.0, 0.0])
 
-    def measure_path(self, sums: list[float]) -> None:
-        """Add a visit's sums of the path's losses, as of PathSlot.measure."""
+    def measure_trail(self, sums: list[float]) -> None:
+        """Add a visit's sums of the trail's losses, as of TrailSlot.measure."""
         self.add_sums([0.0, 0.0, 0.0, 0.0, *sums])
 
     def add_sums(self, sums: list[float]) -> None:
@@ -181,10 +181,10 @@ class Curve:
 
 
 def losses(sums: list[float]) -> dict[str, float | None]:
-    """Return the mean of each pair (sum, number); None without measurements. A path that stands alone has the plain names."""
+    """Return the mean of each pair (sum, number); None without measurements. A trail that stands alone has the plain names."""
     means = [total / num if num else None for total, num in zip(sums[::2], sums[1::2], strict=True)]
     names = ["loss", "heldout_loss"]
-    both = [*names, "path_loss", "path_heldout_loss"]
+    both = [*names, "trail_loss", "trail_heldout_loss"]
     if means[2] is None:
         return dict(zip(names, means, strict=False))
     return dict(zip(both, means, strict=True)) if means[0] is not None else dict(zip(names, means[2:], strict=True))

@@ -26,36 +26,37 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainer.config import TrainConfig
-from trainer.errors import ResourceError
-from trainer.kernels.device import (
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ResourceError
+from surf2vec.trainer.kernels.device import (
     Accelerator,
     DevicePass,
     DeviceRows,
     DeviceSampling,
     Event,
-    PathSample,
     PinnedPages,
     Stream,
+    TrailSample,
     as_tensor,
 )
-from trainer.model.rows import Items
-from trainer.training.course import Ended, Visit
-from trainer.training.curve import Targets
-from trainer.training.device_memory import DeviceMemory, Largest, Place, Seat
-from trainer.training.device_path import DevicePathSlot
-from trainer.training.engine import Engine
-from trainer.training.path_slot import PathSlot
-from trainer.training.record import Record
-from trainer.training.slots import Resident
-from trainer.workers.exchange import Exchange
+from surf2vec.trainer.model.rows import Items
+from surf2vec.trainer.training.course import Ended, Visit
+from surf2vec.trainer.training.curve import Targets
+from surf2vec.trainer.training.device_memory import DeviceMemory, Largest, Place, Seat
+from surf2vec.trainer.training.device_trail import DeviceTrailSlot
+from surf2vec.trainer.training.engine import Engine
+from surf2vec.trainer.training.record import Record
+from surf2vec.trainer.training.slots import Resident
+from surf2vec.trainer.training.trail_slot import TrailSlot
+from surf2vec.trainer.workers.exchange import Exchange
 
 
 @dataclass
 class Flight:
     """A visit on the device, and the events of its progress.
 
-    lengths: of its arrays, by name; path_sample: on the host, where the device trains the path; uploaded: it is completely on the
+    lengths: of its arrays, by name; trail_sample: on the host, where the device trains the trail; uploaded: it is
+    completely on the
     device; started, ended: its training; landed: what the host wants of it is in its memory; waited_seconds: the host's waiting
     time before its beginning.
     """
@@ -64,7 +65,7 @@ class Flight:
     place: Place
     seat: Seat
     lengths: dict[str, int]
-    path_sample: PathSample | None
+    trail_sample: TrailSample | None
     uploaded: Event
     started: Event = field(init=False)
     ended: Event = field(init=False)
@@ -101,17 +102,17 @@ class DeviceEngine(Engine):
     looks_ahead = True
 
     def __init__(
-        self, accelerator: Accelerator, config: TrainConfig, largest: Largest, record: Record, path: PathSlot | None = None,
+        self, accelerator: Accelerator, config: TrainConfig, largest: Largest, record: Record, trail: TrailSlot | None = None,
         exchange: Exchange | None = None,
     ) -> None:  # fmt: skip
-        self.path, self.exchange = path, exchange
+        self.trail, self.exchange = trail, exchange
         self.launch, self.round_users, self.device = accelerator.launch, accelerator.round_users, accelerator.device
         self.config, self.record, self.largest = config, record, largest
         self.ahead, self.home, *self.compute = (Stream(self.device) for _ in range(2 + largest.at_once))
         self.pinned = PinnedPages(self.device)
         try:
             self.memory = DeviceMemory(self.device, config, largest, self.pinned)
-            self.device_path = DevicePathSlot(path, accelerator) if path and largest.has_path else None
+            self.device_trail = DeviceTrailSlot(trail, accelerator) if trail and largest.has_trail else None
         except torch.OutOfMemoryError as error:
             raise ResourceError(
                 f"the GPU does not hold {largest.items:,} item rows and {max(2, len(largest.staying))} micro-partitions of up to "
@@ -125,7 +126,7 @@ class DeviceEngine(Engine):
         self._flying: deque[Flight] = deque()
         self._before: Flight | None = None
         self._lengths: dict[str, int] = {}
-        self._path_sample: PathSample | None = None
+        self._trail_sample: TrailSample | None = None
         self._num_begun = 0
         self._tray_is_free: Event | None = None
         self._ahead_of_host: dict[int, tuple[Place, Resident]] = {}
@@ -161,8 +162,8 @@ class DeviceEngine(Engine):
         def copy_out() -> None:
             as_tensor(self.items.outputs.vectors).copy_(self.block.vectors)
             as_tensor(self.items.outputs.squares).copy_(self.block.squares)
-            if self.device_path:
-                self.device_path.copy_home()
+            if self.device_trail:
+                self.device_trail.copy_home()
             for place, resident in staying:
                 place.copy_out(resident.rows)
 
@@ -178,8 +179,8 @@ class DeviceEngine(Engine):
             visit = make()
             if visit.num_users:
                 stays = bool(self.largest.staying) and self.memory.places[visit.partition].is_filled
-                self._path_sample = self.device_path.draw(visit) if self.device_path else None
-                self._lengths = self.memory.fill_tray(visit, not stays, self._path_sample)
+                self._trail_sample = self.device_trail.draw(visit) if self.device_trail else None
+                self._lengths = self.memory.fill_tray(visit, not stays, self._trail_sample)
             return visit
 
         if self._tray_is_free is not None:
@@ -201,7 +202,7 @@ class DeviceEngine(Engine):
             self.pinned.pin(resident.place.users if resident.place else resident.image.pages)
             self.ahead.run(lambda: place.copy_in(resident.rows))
             place.is_filled = bool(self.largest.staying)
-        self._staged = Flight(visit, place, seat, lengths, self._path_sample, self.ahead.mark())
+        self._staged = Flight(visit, place, seat, lengths, self._trail_sample, self.ahead.mark())
 
     def begin(self, visit: Visit) -> Iterator[Ended]:
         visit.resident.landed = threading.Event()
@@ -222,8 +223,8 @@ class DeviceEngine(Engine):
             nothing = np.zeros((0, self.config.interest_size), np.float32)
             yield Ended(visit, nothing, nothing, is_finite=True)
             return
-        if self.path is not None and self.device_path is None:  # on the host, while the device trains
-            self.path.train(visit.work, visit)
+        if self.trail is not None and self.device_trail is None:  # on the host, while the device trains
+            self.trail.train(visit.work, visit)
         yield from self._settle(self.largest.at_once)
 
     def settle(self) -> Iterator[Ended]:
@@ -243,9 +244,9 @@ class DeviceEngine(Engine):
                 self._before = flight
             num_items, num_users = flight.sampled
             items, users = np.split(flight.seat.landed_sample[: num_items + num_users], [num_items])
-            path, is_finite = self.device_path, bool(np.isfinite(flight.seat.landed_bounds).all())
-            path_sums = path.sum_losses(flight.visit, flight.path_sample, flight.seat) if path else None
-            yield Ended(flight.visit, users, items, is_finite, is_stored=True, path_sums=path_sums)
+            trail, is_finite = self.device_trail, bool(np.isfinite(flight.seat.landed_bounds).all())
+            trail_sums = trail.sum_losses(flight.visit, flight.trail_sample, flight.seat) if trail else None
+            yield Ended(flight.visit, users, items, is_finite, is_stored=True, trail_sums=trail_sums)
 
     def close(self) -> None:
         """Wait for the copies in progress, which need their memory, then release it."""
@@ -276,8 +277,8 @@ class DeviceEngine(Engine):
         rows, seat, place = flight.rows, flight.seat, flight.place
         for part in device_pass.parts(self.largest.launch):
             self.launch(rows, self.block, part, seat.scratch)
-        if self.device_path:
-            self.device_path.train(flight.visit, device_pass, seat, flight.path_sample)
+        if self.device_trail:
+            self.device_trail.train(flight.visit, device_pass, seat, flight.trail_sample)
         seat.gather(rows, self.block, *flight.sampled)
         if self.memory.has_halves:
             assert self.round_users is not None

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainer.config import TrainConfig
-from trainer.kernels.device import DeviceRows, PathSample, PinnedPages, Scratch, as_tensor, make_scratch
-from trainer.kernels.signature import most_streams
-from trainer.model.rows import Rows
-from trainer.training.course import Visit
-from trainer.training.curve import MAX_SAMPLES
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.kernels.device import DeviceRows, PinnedPages, Scratch, TrailSample, as_tensor, make_scratch
+from surf2vec.trainer.kernels.signature import most_streams
+from surf2vec.trainer.model.rows import Rows
+from surf2vec.trainer.training.course import Visit
+from surf2vec.trainer.training.curve import MAX_SAMPLES
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Largest:
     """The most users and tokens of a micro-partition, and rows of an item block.
 
     launch: users of a launch at most (None: no limit); at_once: micro-partitions trained at the same time; staying: where all
-    users stay on the device, users and tokens of each micro-partition; has_path: whether the path is trained on the device.
+    users stay on the device, users and tokens of each micro-partition; has_trail: whether the trail is trained on the device.
     """
 
     users: int
@@ -29,7 +29,7 @@ class Largest:
     launch: int | None = None
     at_once: int = 1
     staying: tuple[tuple[int, int], ...] = ()
-    has_path: bool = False
+    has_trail: bool = False
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Place:
         as_tensor(host.squares).copy_(self.rows.squares[:num_users], non_blocking=True)
 
     def widen(self, num_users: int) -> None:
-        """Make the rows of halves, as trainer.model.rows.widen."""
+        """Make the rows of halves, as surf2vec.trainer.model.rows.widen."""
         self.rows.vectors[:num_users].view(torch.int32).copy_(self.halves[:num_users]).bitwise_left_shift_(16)
 
 
@@ -67,7 +67,7 @@ class Seat:
     """What a visit needs while it is trained: the arrays of its pass alone, and what the curve measures of it.
 
     sample: the rows of items, then of users, that are gathered at its end; bounds: the least and largest number of its users.
-    landed_sample, landed_bounds: the same on the host. path_scores, landed_scores float32[S, 1 + K]: of the path's sample.
+    landed_sample, landed_bounds: the same on the host. trail_scores, landed_scores float32[S, 1 + K]: of the trail's sample.
     """
 
     arrays: dict[str, torch.Tensor]
@@ -76,7 +76,7 @@ class Seat:
     bounds: torch.Tensor
     landed_sample: NDArray[np.float32]
     landed_bounds: NDArray[np.float32]
-    path_scores: torch.Tensor
+    trail_scores: torch.Tensor
     landed_scores: NDArray[np.float32]
 
     def gather(self, users: DeviceRows, outputs: DeviceRows, num_items: int, num_users: int) -> None:
@@ -86,13 +86,13 @@ class Seat:
         torch.index_select(users.vectors, 0, self.arrays["sampled_users"][:num_users], out=users_D)
         torch.stack(torch.aminmax(users.vectors), out=self.bounds)
 
-    def path_sample(self, num: int) -> PathSample:
-        """Return the first `num` tokens of the path's sample."""
-        rows = self.arrays["path_rows"].view(-1, self.path_scores.shape[1])
-        return PathSample(self.arrays["path_starts"][:num], self.arrays["path_places"][:num], rows[:num])
+    def trail_sample(self, num: int) -> TrailSample:
+        """Return the first `num` tokens of the trail's sample."""
+        rows = self.arrays["path_rows"].view(-1, self.trail_scores.shape[1])
+        return TrailSample(self.arrays["trail_starts"][:num], self.arrays["trail_places"][:num], rows[:num])
 
     def copy_out(self, num: int) -> None:
-        as_tensor(self.landed_scores).copy_(self.path_scores, non_blocking=True)
+        as_tensor(self.landed_scores).copy_(self.trail_scores, non_blocking=True)
         as_tensor(self.landed_sample[:num]).copy_(self.sample[:num], non_blocking=True)
         as_tensor(self.landed_bounds).copy_(self.bounds, non_blocking=True)
 
@@ -106,7 +106,7 @@ class DeviceMemory:
         self.device, self.pinned, self.dims, self.has_halves = (
             device, pinned, config.interest_size, config.dtype == "bfloat16",
         )  # fmt: skip
-        self.path_tokens, self.path_rows = MAX_SAMPLES * largest.has_path, 1 + config.path_negative
+        self.trail_tokens, self.path_rows = MAX_SAMPLES * largest.has_trail, 1 + config.trail_negative
         num_items = MAX_SAMPLES * (1 + config.negative)
         self.tables = [
             self._empty(dtype, largest.items + 1) for dtype in (torch.int64, torch.int32, torch.int64, torch.float32)
@@ -115,8 +115,8 @@ class DeviceMemory:
         changing = {
             "order": (np.int64, largest.users), "alphas": (np.float32, largest.users),
             "streams": (np.int64, most_streams(largest.users) + 1), "sampled_items": (np.int64, num_items),
-            "sampled_users": (np.int64, MAX_SAMPLES), "path_rows": (np.int64, self.path_tokens * self.path_rows),
-            "path_starts": (np.int64, self.path_tokens), "path_places": (np.int64, self.path_tokens),
+            "sampled_users": (np.int64, MAX_SAMPLES), "path_rows": (np.int64, self.trail_tokens * self.path_rows),
+            "trail_starts": (np.int64, self.trail_tokens), "trail_places": (np.int64, self.trail_tokens),
         }  # fmt: skip
         arrays = changing | fixed_arrays(largest.users, largest.tokens)
         self.tray = {name: pinned.make(dtype, num) for name, (dtype, num) in arrays.items()}
@@ -126,20 +126,20 @@ class DeviceMemory:
         sizes = largest.staying or [(largest.users, largest.tokens)] * len(self.seats)
         self.places = [self._make_place(*size) for size in sizes]
 
-    def fill_tray(self, visit: Visit, is_fixed: bool, path_sample: PathSample | None = None) -> dict[str, int]:
+    def fill_tray(self, visit: Visit, is_fixed: bool, trail_sample: TrailSample | None = None) -> dict[str, int]:
         """Copy the arrays of a visit's pass to the tray, and the rows of its samples; is_fixed: also those that never change.
 
         Returns their lengths.
         """
         work = visit.work
         users, items = visit.sample.rows()
-        needs_streams = work.has_tiles or path_sample is not None
+        needs_streams = work.has_tiles or trail_sample is not None
         arrays: dict[str, NDArray[Any]] = {
             "order": work.order, "alphas": work.alphas, "streams": work.streams if needs_streams else work.order[:1],
             "sampled_items": items, "sampled_users": users,
         }  # fmt: skip
-        if path_sample:
-            arrays |= {f"path_{name}": array.ravel() for name, array in vars(path_sample).items()}
+        if trail_sample:
+            arrays |= {f"trail_{name}": array.ravel() for name, array in vars(trail_sample).items()}
         if is_fixed:
             arrays |= {"starts": work.starts, "ends": work.ends, "hashes": work.hashes.view(np.int64)}
             arrays["tokens"] = work.tokens
@@ -161,8 +161,8 @@ class DeviceMemory:
             self._empty(torch.float32, 2),
             self.pinned.make(np.float32, num_sampled, self.dims),
             self.pinned.make(np.float32, 2),
-            self._empty(torch.float32, self.path_tokens, self.path_rows),
-            self.pinned.make(np.float32, self.path_tokens, self.path_rows),
+            self._empty(torch.float32, self.trail_tokens, self.path_rows),
+            self.pinned.make(np.float32, self.trail_tokens, self.path_rows),
         )
 
     def _make_place(self, num_users: int, num_tokens: int) -> Place:

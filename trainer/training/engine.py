@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainer.errors import TrainingError
-from trainer.kernels import Kernel
-from trainer.kernels.first_rows import at_rest
-from trainer.model.rows import Items, Rows
-from trainer.training.course import Ended, Visit
-from trainer.training.curve import Curve, Targets
-from trainer.training.path_slot import PathSlot
+from surf2vec.trainer.errors import TrainingError
+from surf2vec.trainer.kernels import Kernel
+from surf2vec.trainer.kernels.first_rows import at_rest
+from surf2vec.trainer.model.rows import Items, Rows
+from surf2vec.trainer.training.course import Ended, Visit
+from surf2vec.trainer.training.curve import Curve, Targets
+from surf2vec.trainer.training.trail_slot import TrailSlot
 
 if TYPE_CHECKING:  # torch takes a second to import
-    from trainer.workers.exchange import Exchange
+    from surf2vec.trainer.workers.exchange import Exchange
 
 
 class Engine:
@@ -31,14 +31,14 @@ class Engine:
     looks_ahead = False
     items: Items
 
-    def __init__(self, kernel: Kernel, path: PathSlot | None, exchange: "Exchange | None" = None) -> None:
-        self.kernel, self.path, self.exchange = kernel, path, exchange
+    def __init__(self, kernel: Kernel, trail: TrailSlot | None, exchange: "Exchange | None" = None) -> None:
+        self.kernel, self.trail, self.exchange = kernel, trail, exchange
 
     def admit_block(self, items: Items, targets: Targets) -> None:
         """Use these items from now on. No visit is in progress."""
         self.items = items
         if self.exchange is not None:
-            self.exchange.attach_items(items, self.path.items if self.path else None)
+            self.exchange.attach_items(items, self.trail.items if self.trail else None)
 
     def begin(self, visit: Visit) -> Iterator[Ended]:
         """Begin a visit, if the engine trains while the caller goes on. Yields the visits that have ended, as `train`."""
@@ -63,8 +63,8 @@ class Engine:
         for work, is_exchanged in visit.parts():
             if len(work.order) and work.config.interest_size:
                 self.kernel.train_users(rows, self.items, work)
-            if self.path is not None:
-                self.path.train(work, visit)
+            if self.trail is not None:
+                self.trail.train(work, visit)
             if is_exchanged and self.exchange is not None:
                 self.exchange.run()
         yield Ended(visit, rows.vectors, self.items.outputs.vectors, bool(np.isfinite(rows.vectors).all()))
@@ -83,7 +83,7 @@ class Engine:
         """Release all resources, also of visits in progress."""
 
 
-def conclude(ended: Ended, curve: Curve, path: PathSlot | None = None) -> None:
+def conclude(ended: Ended, curve: Curve, trail: TrailSlot | None = None) -> None:
     """Add a visit to the curve, and round its users for storage. Then they may be written.
 
     Raises TrainingError when the vectors or the losses are not finite.
@@ -94,8 +94,8 @@ def conclude(ended: Ended, curve: Curve, path: PathSlot | None = None) -> None:
             return
         if ended.is_finite and config.interest_size:
             curve.measure(visit.targets, ended.vectors, ended.outputs, visit.sample, ended.is_stored)
-        if path is not None and visit.step.turn == 0:
-            curve.measure_path(ended.path_sums or path.measure(visit.sample, resident.histories))
+        if trail is not None and visit.step.turn == 0:
+            curve.measure_trail(ended.trail_sums or trail.measure(visit.sample, resident.histories))
         if not (ended.is_finite and np.isfinite(curve.point_sums).all()):
             raise TrainingError(
                 f"vectors are no longer finite in epoch {visit.step.epoch + 1}, micro-partition {visit.partition} (learning "

@@ -14,26 +14,26 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config import TrainConfig
-from trainer.draws import epoch_key
-from trainer.errors import ResourceError
-from trainer.events import OnEvent, ignore_event, log_progress
-from trainer.kernels import pick_kernel
-from trainer.kernels.first_rows import at_rest, begin_users
-from trainer.kernels.signature import Pass
-from trainer.model.rows import Items, Rows, join_rows
-from trainer.plan.sizes import training_sizes
-from trainer.store.generation import Generation, open_generation
-from trainer.store.layout import rows_in
-from trainer.store.tokens import COUNTS, Corpus, Histories, gather_spans
-from trainer.store.writer import Writer, lock_store
-from trainer.system.fan_out import HERE, FanOut, cut
-from trainer.system.files import TEMPORARY_SUFFIX
-from trainer.system.memory import private_bytes
-from trainer.system.units import size
-from trainer.training.curve import Targets
-from trainer.training.item_blocks import ItemBlocks
-from trainer.training.job import Job
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.draws import epoch_key
+from surf2vec.trainer.errors import ResourceError
+from surf2vec.trainer.events import OnEvent, ignore_event, log_progress
+from surf2vec.trainer.kernels import pick_kernel
+from surf2vec.trainer.kernels.first_rows import at_rest, begin_users
+from surf2vec.trainer.kernels.signature import Pass
+from surf2vec.trainer.model.rows import Items, Rows, join_rows
+from surf2vec.trainer.plan.sizes import training_sizes
+from surf2vec.trainer.store.generation import Generation, open_generation
+from surf2vec.trainer.store.layout import rows_in
+from surf2vec.trainer.store.tokens import COUNTS, Corpus, Histories, gather_spans
+from surf2vec.trainer.store.writer import Writer, lock_store
+from surf2vec.trainer.system.fan_out import HERE, FanOut, cut
+from surf2vec.trainer.system.files import TEMPORARY_SUFFIX
+from surf2vec.trainer.system.memory import private_bytes
+from surf2vec.trainer.system.units import size
+from surf2vec.trainer.training.curve import Targets
+from surf2vec.trainer.training.item_blocks import ItemBlocks
+from surf2vec.trainer.training.job import Job
 
 GROUP_BYTES = 64 * 10**6
 """The size of a group: with several item blocks, vectors and tokens of micro-partitions that are fitted together."""
@@ -168,7 +168,7 @@ def refit_held_out(
         generation = open_generation(job.store_dir)
         if generation.has_seen_held_out:
             return generation
-        if not generation.config.interest_size:  # paths are summed up when they are read
+        if not generation.config.interest_size:  # trails are summed up when they are read
             return _next_writer(generation).commit(generation.manifest | values | {"stage": "refitted"})
         counts = corpus.count_training_tokens()
         _check_room(job, corpus, generation, freeze_items(generation, counts, job.config.threads))

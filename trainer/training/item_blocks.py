@@ -11,16 +11,16 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError
-from trainer.kernels.first_rows import begin_items
-from trainer.model import objectives
-from trainer.model.objectives import RANGE_32, Sampling, keep_thresholds
-from trainer.model.rows import Items
-from trainer.model.tree_cut import Cut, cut_tree
-from trainer.model.trees import Tree, make_tree
-from trainer.store.tokens import Histories
-from trainer.training.curve import Targets
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.kernels.first_rows import begin_items
+from surf2vec.trainer.model import objectives
+from surf2vec.trainer.model.objectives import RANGE_32, Sampling, keep_thresholds
+from surf2vec.trainer.model.rows import Items
+from surf2vec.trainer.model.tree_cut import Cut, cut_tree
+from surf2vec.trainer.model.trees import Tree, make_tree
+from surf2vec.trainer.store.tokens import Histories
+from surf2vec.trainer.training.curve import Targets
 
 
 @dataclass(frozen=True)

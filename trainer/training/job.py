@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import TrainConfig, config_from_dict
-from trainer.errors import ConfigError
-from trainer.events import OnEvent, ignore_event, log
-from trainer.store.generation import Generation, has_generation, is_outdated, open_generation
-from trainer.store.tokens import Corpus
-from trainer.system.files import digest_json, read_json, replace_file
+from surf2vec.trainer.config import TrainConfig, config_from_dict
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.events import OnEvent, ignore_event, log
+from surf2vec.trainer.store.generation import Generation, has_generation, is_outdated, open_generation
+from surf2vec.trainer.store.tokens import Corpus
+from surf2vec.trainer.system.files import digest_json, read_json, replace_file
 
 if TYPE_CHECKING:  # Arrow takes half a second to import, which every command would wait for
-    from trainer.gensim.warm_start import WarmStart
+    from surf2vec.trainer.gensim.warm_start import WarmStart
 
 RESULT_NEUTRAL = ("commit_seconds", "threads", "sharing", "exchange_tokens", "staleness")
 """Settings that a resumed run may change: they do not affect the result, or the plan of the first run overrides them."""
@@ -67,22 +67,22 @@ def effective_recency(config: TrainConfig, corpus: Corpus, num_blocks: int = 1) 
 
 
 def choose_parts(config: TrainConfig, corpus: Corpus, on_event: OnEvent = ignore_event) -> TrainConfig:
-    """Return the settings with the parts that this log can have: without an order of its events there is no path.
+    """Return the settings with the parts that this log can have: without an order of its events there is no trail.
 
-    Raises ConfigError when only a path is wanted and there can be none.
+    Raises ConfigError when only a trail is wanted and there can be none.
     """
     reasons = {
         "the order of a user's events says nothing of what comes next": not corpus.has_order,
         "a tree of items (train.hs) ranks by the interest alone": bool(config.hs),
         "train.items_from has vectors of one part": bool(config.items_from),
-        "they have too few numbers for two parts": config.parts == "both" and not config.path_size,
+        "they have too few numbers for two parts": config.parts == "both" and not config.trail_size,
     }
     reason = next((reason for reason, holds in reasons.items() if holds), None)
     if reason is None or config.parts == "interest":
         return config
-    if config.parts == "path":
-        raise ConfigError(f"train.path_weight is 1, but {reason}: set it to 0")
-    log(on_event, f"vectors have no path, as {reason}: all {config.vector_size} numbers are the interest")
+    if config.parts == "trail":
+        raise ConfigError(f"train.trail_weight is 1, but {reason}: set it to 0")
+    log(on_event, f"vectors have no trail, as {reason}: all {config.vector_size} numbers are the interest")
     return dataclasses.replace(config, parts="interest")
 
 

@@ -12,31 +12,38 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainer.errors import ConfigError, SurfError
-from trainer.events import OnEvent, ignore_event, log, log_progress
-from trainer.gensim.warm_start import apply_warm_start
-from trainer.kernels import Kernel, pick_kernel
-from trainer.model.rows import Items
-from trainer.plan.in_flight import users_a_launch
-from trainer.plan.schedule import Step
-from trainer.store.generation import open_generation
-from trainer.store.manifests import next_generation
-from trainer.store.tokens import Corpus, open_corpus
-from trainer.store.writer import Writer, lock_store, open_pinned, pin_generation, remove_unreferenced, unpin_best
-from trainer.system.memory import private_bytes
-from trainer.system.signals import stop_on_sigterm
-from trainer.training.course import Course, Ended, Visit
-from trainer.training.curve import MAX_POINTS, Targets
-from trainer.training.engine import Engine
-from trainer.training.item_blocks import ItemBlocks
-from trainer.training.job import Job, choose_parts, describe_training, effective_recency
-from trainer.training.path_slot import PathSlot
-from trainer.training.preparation import Standing, divide_work, find_standing, prepare_resume, warm_up
-from trainer.training.record import Record
-from trainer.training.redivide import join_item_blocks
-from trainer.training.slots import Background, ItemSlots, RingSlots, Slots
-from trainer.training.team import Requests, Team, Together
-from trainer.workers.group import Workers, join_workers, run_on_first
+from surf2vec.trainer.errors import ConfigError, SurfError
+from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
+from surf2vec.trainer.gensim.warm_start import apply_warm_start
+from surf2vec.trainer.kernels import Kernel, pick_kernel
+from surf2vec.trainer.model.rows import Items
+from surf2vec.trainer.plan.in_flight import users_a_launch
+from surf2vec.trainer.plan.schedule import Step
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.manifests import next_generation
+from surf2vec.trainer.store.tokens import Corpus, open_corpus
+from surf2vec.trainer.store.writer import (
+    Writer,
+    lock_store,
+    open_pinned,
+    pin_generation,
+    remove_unreferenced,
+    unpin_best,
+)
+from surf2vec.trainer.system.memory import private_bytes
+from surf2vec.trainer.system.signals import stop_on_sigterm
+from surf2vec.trainer.training.course import Course, Ended, Visit
+from surf2vec.trainer.training.curve import MAX_POINTS, Targets
+from surf2vec.trainer.training.engine import Engine
+from surf2vec.trainer.training.item_blocks import ItemBlocks
+from surf2vec.trainer.training.job import Job, choose_parts, describe_training, effective_recency
+from surf2vec.trainer.training.preparation import Standing, divide_work, find_standing, prepare_resume, warm_up
+from surf2vec.trainer.training.record import Record
+from surf2vec.trainer.training.redivide import join_item_blocks
+from surf2vec.trainer.training.slots import Background, ItemSlots, RingSlots, Slots
+from surf2vec.trainer.training.team import Requests, Team, Together
+from surf2vec.trainer.training.trail_slot import TrailSlot
+from surf2vec.trainer.workers.group import Workers, join_workers, run_on_first
 
 
 class StoppedError(SurfError):
@@ -75,8 +82,8 @@ def train(
         del standing
         run_on_first(workers, lambda: join_item_blocks(job, corpus, on_event))
         generation = open_generation(job.store_dir)
-        path = generation.path
-        lags = path.lags.vectors[: generation.config.path_window, 0].tolist() if path else []
+        trail = generation.trail
+        lags = trail.lags.vectors[: generation.config.trail_window, 0].tolist() if trail else []
         return record.story(generation.manifest) | {"compile_seconds": compile_seconds, "lags": lags}
 
 
@@ -96,8 +103,10 @@ def train_on(
 def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_event: OnEvent) -> "Training":
     """Pick the kernel, make the plan, and create the training. Logs the choices with reasons."""
     config, store_dir = job.training_config, job.store_dir
-    if config.path_size and job.kernel == "gpu" and not workers.is_alone:
-        raise ConfigError("several GPUs do not train a path yet: set train.path_weight to 0, or train with one worker")
+    if config.trail_size and job.kernel == "gpu" and not workers.is_alone:
+        raise ConfigError(
+            "several GPUs do not train a trail yet: set train.trail_weight to 0, or train with one worker"
+        )
     kernel, counts = pick_kernel(job.kernel, config), corpus.count_training_tokens()
     compile_seconds = warm_up(kernel, config, on_event)
     plan, share = divide_work(kernel, job, corpus, counts, standing.manifest, workers)
@@ -107,38 +116,38 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
     if recency == 0 < config.used_recency:
         log(on_event, "recency is off, as the order of a user's events says nothing: they all count the same")
     blocks = ItemBlocks(config, counts, plan.num_blocks)
-    backward = 0.0 if job.schedule else config.path_backward  # trained vectors end forward, and stay so
+    backward = 0.0 if job.schedule else config.trail_backward  # trained vectors end forward, and stay so
     course = Course(config, corpus, plan, blocks, recency, share, backward)
     prepare_resume(standing, course, store_dir, workers, on_event)
     record, manifest = standing.record, standing.manifest
     items_on_disk = standing.generation.item_entries() if standing.generation else {}
     users_on_disk, number = manifest.get("users", {}), next_generation(store_dir)
-    has_others, path_on_disk = not workers.is_alone, manifest.get("path")
-    writer = Writer(store_dir, number, users_on_disk, items_on_disk, has_others, path_on_disk)
+    has_others, trail_on_disk = not workers.is_alone, manifest.get("trail")
+    writer = Writer(store_dir, number, users_on_disk, items_on_disk, has_others, trail_on_disk)
     background, shared_from = Background(record), manifest.get("resident_block")
     kind = RingSlots if plan.sharing.is_sharded else ItemSlots
     items = kind(blocks, writer, background, shared_from, workers)
-    path = PathSlot(config, counts, writer, workers.is_first) if config.path_size else None
-    slots = Slots(corpus, writer, items, path, background, plan.place_bytes)
-    team = Team(course, record, path)
+    trail = TrailSlot(config, counts, writer, workers.is_first) if config.trail_size else None
+    slots = Slots(corpus, writer, items, trail, background, plan.place_bytes)
+    team = Team(course, record, trail)
     if not workers.is_alone:  # workers exchange the item rows that all of them have
         num_rows = blocks.num_shared_rows if plan.sharing.is_sharded else blocks.num_outputs(0)
-        team = Together(course, record, path, workers, num_rows, items)
+        team = Together(course, record, trail, workers, num_rows, items)
     if record.position:
         done = f"{record.position:,} of {course.num_positions:,} {team.unit}"
         log(on_event, f"resuming a stopped training: {done} are done")
-    engine = Engine(kernel, path, team.exchange)
+    engine = Engine(kernel, trail, team.exchange)
     if kernel.accelerator is not None and config.interest_size:
-        from trainer.training.device_engine import DeviceEngine  # torch takes a second to import
-        from trainer.training.device_memory import Largest
+        from surf2vec.trainer.training.device_engine import DeviceEngine  # torch takes a second to import
+        from surf2vec.trainer.training.device_memory import Largest
 
         most = users_a_launch(config, int(corpus.users[share.own].sum()))
         staying = tuple(zip(corpus.users.tolist(), corpus.tokens.tolist(), strict=True)) if plan.stays_on_device else ()
         most_tokens = int(corpus.tokens.max())
         largest = Largest(
-            int(corpus.users.max()), most_tokens, blocks.num_rows(0), most, plan.at_once, staying, plan.path_on_device
+            int(corpus.users.max()), most_tokens, blocks.num_rows(0), most, plan.at_once, staying, plan.trail_on_device
         )
-        engine = DeviceEngine(kernel.accelerator, config, largest, record, path, team.exchange)
+        engine = DeviceEngine(kernel.accelerator, config, largest, record, trail, team.exchange)
     if standing.warm_start and not standing.generation:
         num_found = apply_warm_start(items.admit(0), corpus.folder, standing.warm_start)  # there is one block then
         log(on_event, f"{num_found:,} of {corpus.num_items:,} items begin from the vectors given")

@@ -18,44 +18,44 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError
-from trainer.events import OnEvent, ignore_event, log_progress
-from trainer.kernels.first_rows import at_rest, begin_items, begin_path, begin_users
-from trainer.model.rows import PathItems, Rows, join_rows
-from trainer.store.generation import Generation, open_generation
-from trainer.store.images import Image, make_image, read_image
-from trainer.store.layout import (
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.events import OnEvent, ignore_event, log_progress
+from surf2vec.trainer.kernels.first_rows import at_rest, begin_items, begin_trail, begin_users
+from surf2vec.trainer.model.rows import Rows, TrailItems, join_rows
+from surf2vec.trainer.store.generation import Generation, open_generation
+from surf2vec.trainer.store.images import Image, make_image, read_image
+from surf2vec.trainer.store.layout import (
     Delta,
     delta_in,
     image_of_items,
-    image_of_path,
     image_of_rows,
+    image_of_trail,
     items_in,
     lay_over,
     merge_deltas,
     read_rows,
     shapes_of_items,
 )
-from trainer.store.manifests import next_generation
-from trainer.store.tokens import Corpus, Histories
-from trainer.store.writer import Writer, lock_store
-from trainer.system.memory import PAGE_BYTES
-from trainer.training.infer import freeze_items, infer_parts, take_histories
-from trainer.training.job import Job, describe_training, effective_recency, find_generation, identity
+from surf2vec.trainer.store.manifests import next_generation
+from surf2vec.trainer.store.tokens import Corpus, Histories
+from surf2vec.trainer.store.writer import Writer, lock_store
+from surf2vec.trainer.system.memory import PAGE_BYTES
+from surf2vec.trainer.training.infer import freeze_items, infer_parts, take_histories
+from surf2vec.trainer.training.job import Job, describe_training, effective_recency, find_generation, identity
 
 FULL_FILE_SHARE = 4
 """A delta with more than one row in so many is not worth a second file."""
 KNOWN_SQUARES = 20.0
 """The first Adagrad sum of known rows in a full night: twice that at the end of a training, so that they move less."""
-PATH_CAUTION = 3.0
-"""The factor of the Adagrad sums of the path's known rows in a full night: they move less, for the same reason."""
+TRAIL_CAUTION = 3.0
+"""The factor of the Adagrad sums of the trail's known rows in a full night: they move less, for the same reason."""
 
 
 @dataclass(frozen=True)
 class Beginning:
     """The start of a night. new_items: the first vectors of items that the base does not have, float32[k, D]: outputs of the
-    interest, then outputs and inputs of the path; decay: the factor of the items' Adagrad sums, so that items still move after
+    interest, then outputs and inputs of the trail; decay: the factor of the items' Adagrad sums, so that items still move after
     many nights.
     """
 
@@ -85,7 +85,7 @@ class Known:
 
 def why_not(config: TrainConfig, base: Generation) -> str | None:
     """Return the reason why a training cannot begin from the base; None if it can."""
-    kinds = [(one.vector_size, one.parts, one.has_inputs, one.path_window) for one in (config, base.config)]
+    kinds = [(one.vector_size, one.parts, one.has_inputs, one.trail_window) for one in (config, base.config)]
     if kinds[0] != kinds[1]:
         return "its vectors are of another kind"
     if config.bias != base.bias:
@@ -102,7 +102,7 @@ def begin_night(job: Job, corpus: Corpus, beginning: Beginning, on_event: OnEven
 
     Raises ConfigError when a training cannot begin from the base, DamageError when a file of it was altered.
     """
-    base, config, (new, *new_path) = beginning.base, job.config, beginning.new_items
+    base, config, (new, *new_trail) = beginning.base, job.config, beginning.new_items
     if reason := why_not(config, base):
         raise ConfigError(f"this night cannot go on from generation {base.generation}: {reason}; run it with --full")
 
@@ -123,15 +123,15 @@ def begin_night(job: Job, corpus: Corpus, beginning: Beginning, on_event: OnEven
             rows.squares[:num_older] *= np.float32(beginning.decay)
         return image
 
-    def make_path() -> PathItems:
-        """Return the base's item table of the path with decayed sums, and the new items."""
-        assert base.path is not None
-        older, begun = base.path.copy(), begin_path(config, len(new))
-        begun.outputs.vectors[:], begun.inputs.vectors[:] = new_path
+    def make_trail() -> TrailItems:
+        """Return the base's item table of the trail with decayed sums, and the new items."""
+        assert base.trail is not None
+        older, begun = base.trail.copy(), begin_trail(config, len(new))
+        begun.outputs.vectors[:], begun.inputs.vectors[:] = new_trail
         for rows in (older.outputs, older.inputs, older.lags):
             rows.squares *= np.float32(beginning.decay)
         outputs, inputs = join_rows([older.outputs, begun.outputs]), join_rows([older.inputs, begun.inputs])
-        return PathItems(outputs, inputs, older.lags)
+        return TrailItems(outputs, inputs, older.lags)
 
     def fit_users(generation: Generation, image: Image) -> Callable[[int, Histories], Rows]:
         frozen = freeze_items(generation, corpus.count_training_tokens(), config.threads, items_in(image))
@@ -143,7 +143,7 @@ def begin_night(job: Job, corpus: Corpus, beginning: Beginning, on_event: OnEven
 
         return fit
 
-    _begin(job, corpus, base, (make_items, make_path), fit_users, on_event)
+    _begin(job, corpus, base, (make_items, make_trail), fit_users, on_event)
 
 
 def begin_full(job: Job, corpus: Corpus, known: Known, on_event: OnEvent = ignore_event) -> None:
@@ -161,27 +161,27 @@ def begin_full(job: Job, corpus: Corpus, known: Known, on_event: OnEvent = ignor
                 table.squares[is_known] = KNOWN_SQUARES
         return image_of_items(items)
 
-    def make_path() -> PathItems:
-        path, older = begin_path(job.config, corpus.num_items), known.base.path
+    def make_trail() -> TrailItems:
+        trail, older = begin_trail(job.config, corpus.num_items), known.base.trail
         assert older is not None
         is_known = known.items >= 0
-        for table, before in ((path.outputs, older.outputs), (path.inputs, older.inputs)):
+        for table, before in ((trail.outputs, older.outputs), (trail.inputs, older.inputs)):
             table.vectors[is_known] = before.vectors[known.items[is_known]]
-            table.squares[is_known] = np.float32(PATH_CAUTION) * before.squares[known.items[is_known]]
-        return PathItems(path.outputs, path.inputs, older.lags.copy())
+            table.squares[is_known] = np.float32(TRAIL_CAUTION) * before.squares[known.items[is_known]]
+        return TrailItems(trail.outputs, trail.inputs, older.lags.copy())
 
     def begin(partition: int, histories: Histories) -> Rows:
         places = np.where(histories.is_held_out, -1, known.users(partition))
         return known.begin(job.config, partition, histories.hashes, places)
 
-    _begin(job, corpus, known.base, (make_items, make_path), lambda *_: begin, on_event)
+    _begin(job, corpus, known.base, (make_items, make_trail), lambda *_: begin, on_event)
 
 
 def _begin(
-    job: Job, corpus: Corpus, base: Generation, make_tables: tuple[Callable[[], Image], Callable[[], PathItems]],
+    job: Job, corpus: Corpus, base: Generation, make_tables: tuple[Callable[[], Image], Callable[[], TrailItems]],
     begin_with: Callable[[Generation, Image], Callable[[int, Histories], Rows]], on_event: OnEvent,
 ) -> None:  # fmt: skip
-    """Commit a generation at position 0. make_tables: return the item tables of interest and path; begin_with: takes the
+    """Commit a generation at position 0. make_tables: return the item tables of interest and trail; begin_with: takes the
     generation with its items, returns a function that makes users' rows.
     """
     with lock_store(job.store_dir):
@@ -189,11 +189,11 @@ def _begin(
         if find_generation(job.store_dir, name):
             return
         writer = Writer(job.store_dir, next_generation(job.store_dir), {})
-        make_items, make_path = make_tables
+        make_items, make_trail = make_tables
         image = make_items()
         writer.write_items(0, image)
-        if job.config.path_size:
-            writer.write_path(image_of_path(make_path()))
+        if job.config.trail_size:
+            writer.write_trail(image_of_trail(make_trail()))
         recency = effective_recency(job.config, corpus)
         values = describe_training(
             name, corpus, job.config, recency, base.manifest["kernel"], base.manifest["kernel_reason"]

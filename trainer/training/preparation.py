@@ -11,34 +11,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config import TrainConfig
-from trainer.draws import epoch_key, mix_array
-from trainer.events import OnEvent, ignore_event, log
-from trainer.gensim.warm_start import WarmStart, read_warm_start
-from trainer.kernels import Kernel
-from trainer.kernels.failures import explain_failures
-from trainer.kernels.first_rows import at_rest, begin_items, begin_path, begin_users
-from trainer.kernels.signature import Pass, fits_path_program
-from trainer.model.objectives import PathTables, make_path_tables, make_sampling
-from trainer.model.rows import Items, PathItems, Rows
-from trainer.model.trees import make_tree
-from trainer.plan.alone import Budget, Division, Plan, plan_training, trains_path_on_device
-from trainer.plan.prediction import Rates
-from trainer.plan.shares import Share, share_users
-from trainer.plan.sharing import sent_by_sum
-from trainer.plan.sizes import Sizes, Work, training_sizes
-from trainer.plan.together import Member, Way, form_team, plan_together
-from trainer.store.generation import Generation, open_generation
-from trainer.store.images import image_of, read_image, write_image
-from trainer.store.tokens import Corpus
-from trainer.store.writer import pin_generation
-from trainer.system.files import TEMPORARY_SUFFIX, raise_if_unwritten, sync_file
-from trainer.system.memory import context_bytes, limit_device_memory, private_bytes
-from trainer.training.course import Course
-from trainer.training.job import Job, find_generation, identity
-from trainer.training.record import Record, read_record
-from trainer.training.redivide import epochs_done, redivide, sharing_of
-from trainer.workers.group import Workers, run_on_first
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.draws import epoch_key, mix_array
+from surf2vec.trainer.events import OnEvent, ignore_event, log
+from surf2vec.trainer.gensim.warm_start import WarmStart, read_warm_start
+from surf2vec.trainer.kernels import Kernel
+from surf2vec.trainer.kernels.failures import explain_failures
+from surf2vec.trainer.kernels.first_rows import at_rest, begin_items, begin_trail, begin_users
+from surf2vec.trainer.kernels.signature import Pass, fits_trail_program
+from surf2vec.trainer.model.objectives import TrailTables, make_sampling, make_trail_tables
+from surf2vec.trainer.model.rows import Items, Rows, TrailItems
+from surf2vec.trainer.model.trees import make_tree
+from surf2vec.trainer.plan.alone import Budget, Division, Plan, plan_training, trains_trail_on_device
+from surf2vec.trainer.plan.prediction import Rates
+from surf2vec.trainer.plan.shares import Share, share_users
+from surf2vec.trainer.plan.sharing import sent_by_sum
+from surf2vec.trainer.plan.sizes import Sizes, Work, training_sizes
+from surf2vec.trainer.plan.together import Member, Way, form_team, plan_together
+from surf2vec.trainer.store.generation import Generation, open_generation
+from surf2vec.trainer.store.images import image_of, read_image, write_image
+from surf2vec.trainer.store.tokens import Corpus
+from surf2vec.trainer.store.writer import pin_generation
+from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, raise_if_unwritten, sync_file
+from surf2vec.trainer.system.memory import context_bytes, limit_device_memory, private_bytes
+from surf2vec.trainer.training.course import Course
+from surf2vec.trainer.training.job import Job, find_generation, identity
+from surf2vec.trainer.training.record import Record, read_record
+from surf2vec.trainer.training.redivide import epochs_done, redivide, sharing_of
+from surf2vec.trainer.workers.group import Workers, run_on_first
 
 PATIENCE_SECONDS = 2.0
 """Seconds after which a message says that the kernel is being compiled."""
@@ -107,8 +107,8 @@ def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_even
 
     def compile_all() -> None:
         try:
-            users, items, path, work = _make_up_work(config, num_items=1, num_users=1, length=0)
-            _train_made_up(kernel, users, items, path, work)
+            users, items, trail, work = _make_up_work(config, num_items=1, num_users=1, length=0)
+            _train_made_up(kernel, users, items, trail, work)
             if kernel.accelerator is None and config.interest_size:  # users are fitted to trained items later
                 kernel.train_users(users, items, replace(work, update_items=False))
             at_rest(config, 0, work.hashes, users)
@@ -133,13 +133,13 @@ def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_even
 
 def try_kernel(kernel: Kernel, config: TrainConfig) -> None:
     """Train one made-up user with a GPU kernel. Raises ResourceError, with a remedy, when it fails or ends with no numbers."""
-    users, items, path, work = _make_up_work(config, num_items=8, num_users=1, length=8)
+    users, items, trail, work = _make_up_work(config, num_items=8, num_users=1, length=8)
     with explain_failures():
         kernel.train_users(users, items, work)
-        if config.path_size and kernel.accelerator and kernel.accelerator.launch_path and fits_path_program(config):
-            from trainer.kernels.gpu import time_launch  # triton
+        if config.trail_size and kernel.accelerator and kernel.accelerator.launch_trail and fits_trail_program(config):
+            from surf2vec.trainer.kernels.gpu import time_launch  # triton
 
-            time_launch(kernel.accelerator, users, items, work, (path, _path_tables(path, work)))
+            time_launch(kernel.accelerator, users, items, work, (trail, _trail_tables(trail, work)))
         if not (np.isfinite(users.vectors).all() and np.isfinite(items.outputs.vectors).all()):
             raise ArithmeticError("the vectors that it returned are not finite")
 
@@ -197,8 +197,8 @@ def measure_machine(
         taken_bytes = context_bytes(kernel.accelerator.free_bytes if kernel.accelerator else None)
         return Budget(memory_bytes[0], private_bytes(), stat.f_bavail * stat.f_frsize, memory_bytes[1], taken_bytes)
 
-    has_path = trains_path_on_device(work, sizes, find_budget())
-    tokens_per_second = _train_moment(kernel, config, num_items, num_users, length, has_path)
+    has_trail = trains_trail_on_device(work, sizes, find_budget())
+    tokens_per_second = _train_moment(kernel, config, num_items, num_users, length, has_trail)
     growth = sizes.num_items / num_items  # a tree's paths become longer with it
     if config.hs and growth > 1:
         is_flat = config.tree == "two_level"
@@ -226,8 +226,8 @@ def measure_network(workers: Workers, kernel: Kernel) -> float:
 
 def _make_up_work(
     config: TrainConfig, num_items: int, num_users: int, length: int
-) -> tuple[Rows, Items, PathItems, Pass]:  # fmt: skip
-    """Return made-up users with `length` tokens each, by Zipf's law, items, the path's items, and a pass over them."""
+) -> tuple[Rows, Items, TrailItems, Pass]:  # fmt: skip
+    """Return made-up users with `length` tokens each, by Zipf's law, items, the trail's items, and a pass over them."""
     shares = 1 / np.arange(1, num_items + 1)
     bounds = np.cumsum(shares / shares.sum())
     draws = np.random.default_rng(0).random(num_users * length)
@@ -242,49 +242,49 @@ def _make_up_work(
         recency=config.used_recency, epoch_key=epoch_key(config.seed, 0),
     )  # fmt: skip
     items = begin_items(config, num_items, tree.num_rows if tree else num_items)
-    return begin_users(config, hashes), items, begin_path(config, num_items if config.path_size else 0), work
+    return begin_users(config, hashes), items, begin_trail(config, num_items if config.trail_size else 0), work
 
 
 def _train_moment(
-    kernel: Kernel, config: TrainConfig, num_items: int, num_users: int, length: int, has_path: bool
+    kernel: Kernel, config: TrainConfig, num_items: int, num_users: int, length: int, has_trail: bool
 ) -> float:
-    """Measure the tokens a second in one pass over made-up users. has_path: whether a GPU trains the path."""
-    users, items, path, work = _make_up_work(config, num_items, num_users, length)
+    """Measure the tokens a second in one pass over made-up users. has_trail: whether a GPU trains the trail."""
+    users, items, trail, work = _make_up_work(config, num_items, num_users, length)
     for num_tried in (max(1, int(num_users * TRY_SHARE)), num_users):
         part = replace(work, order=work.order[:num_tried], alphas=work.alphas[:num_tried])
         started = time.perf_counter()
         if kernel.accelerator is None or not config.interest_size:
-            _train_made_up(kernel, users, items, path, part)
+            _train_made_up(kernel, users, items, trail, part)
             seconds = time.perf_counter() - started
         else:
-            from trainer.kernels.gpu import time_launch  # triton
+            from surf2vec.trainer.kernels.gpu import time_launch  # triton
 
-            if not has_path:  # it is trained on the host meanwhile
-                _train_path(path, part)
-            path_seconds = time.perf_counter() - started
-            on_gpu = (path, _path_tables(path, part)) if has_path else None
-            seconds = max(path_seconds, time_launch(kernel.accelerator, users, items, part, on_gpu))
+            if not has_trail:  # it is trained on the host meanwhile
+                _train_trail(trail, part)
+            trail_seconds = time.perf_counter() - started
+            on_gpu = (trail, _trail_tables(trail, part)) if has_trail else None
+            seconds = max(trail_seconds, time_launch(kernel.accelerator, users, items, part, on_gpu))
         if seconds > TRY_SECONDS:
             break
     return length * num_tried / seconds
 
 
-def _train_made_up(kernel: Kernel, users: Rows, items: Items, path: PathItems, work: Pass) -> None:
+def _train_made_up(kernel: Kernel, users: Rows, items: Items, trail: TrailItems, work: Pass) -> None:
     """Train both parts, each if there is one."""
     if work.config.interest_size:
         kernel.train_users(users, items, work)
-    _train_path(path, work)
+    _train_trail(trail, work)
 
 
-def _train_path(path: PathItems, work: Pass) -> None:
-    if work.config.path_size:
-        from trainer.kernels.path import train_path  # numba takes half a second to import
+def _train_trail(trail: TrailItems, work: Pass) -> None:
+    if work.config.trail_size:
+        from surf2vec.trainer.kernels.trail import train_trail  # numba takes half a second to import
 
-        train_path(path, work, _path_tables(path, work), work.config.path_backward, epoch=0)
+        train_trail(trail, work, _trail_tables(trail, work), work.config.trail_backward, epoch=0)
 
 
-def _path_tables(path: PathItems, work: Pass) -> PathTables:
-    return make_path_tables(np.bincount(work.tokens, minlength=len(path.outputs.squares)), work.config)
+def _trail_tables(trail: TrailItems, work: Pass) -> TrailTables:
+    return make_trail_tables(np.bincount(work.tokens, minlength=len(trail.outputs.squares)), work.config)
 
 
 def _try_disk(folder: Path, num_bytes: int) -> tuple[float, float]:

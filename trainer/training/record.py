@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainer.training.curve import NUM_SUMS, Curve, losses
+from surf2vec.trainer.training.curve import NUM_SUMS, Curve, losses
 
 STORY_FIELDS = (
     "best", "stopped_after_epoch", "peak_bytes", "train_seconds", "num_processes", "num_commits", "bytes_read", "bytes_written",

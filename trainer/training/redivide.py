@@ -7,19 +7,19 @@ users are trained twice in it, and none is skipped. Item blocks are rewritten on
 import gc
 from typing import Any
 
-from trainer.events import OnEvent, log
-from trainer.plan.sharing import Sharing
-from trainer.plan.sizes import training_sizes
-from trainer.store.generation import Generation, open_generation
-from trainer.store.manifests import next_generation
-from trainer.store.tokens import Corpus
-from trainer.store.writer import Writer
-from trainer.system.memory import private_bytes
-from trainer.system.units import size
-from trainer.training.course import Course
-from trainer.training.item_blocks import ItemBlocks
-from trainer.training.job import Job, effective_recency
-from trainer.training.record import begin_epoch_anew
+from surf2vec.trainer.events import OnEvent, log
+from surf2vec.trainer.plan.sharing import Sharing
+from surf2vec.trainer.plan.sizes import training_sizes
+from surf2vec.trainer.store.generation import Generation, open_generation
+from surf2vec.trainer.store.manifests import next_generation
+from surf2vec.trainer.store.tokens import Corpus
+from surf2vec.trainer.store.writer import Writer
+from surf2vec.trainer.system.memory import private_bytes
+from surf2vec.trainer.system.units import size
+from surf2vec.trainer.training.course import Course
+from surf2vec.trainer.training.item_blocks import ItemBlocks
+from surf2vec.trainer.training.job import Job, effective_recency
+from surf2vec.trainer.training.record import begin_epoch_anew
 
 KEPT_BYTES = 64 * 10**6
 """The part of the budget kept free when blocks are joined, for buffers and the manifest."""

@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config import TrainConfig
-from trainer.kernels.first_rows import at_rest, begin_users
-from trainer.model.rows import Items, Rows
-from trainer.store.images import Image, Shapes, image_of, make_image
-from trainer.store.layout import image_of_items, items_in, rows_in, shapes_of_items
-from trainer.store.tokens import Corpus, Histories
-from trainer.store.writer import Writer
-from trainer.system.memory import Bytes, make_pages
-from trainer.training.item_blocks import ItemBlocks
-from trainer.training.record import Record
-from trainer.workers.group import Workers, commit_together
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.kernels.first_rows import at_rest, begin_users
+from surf2vec.trainer.model.rows import Items, Rows
+from surf2vec.trainer.store.images import Image, Shapes, image_of, make_image
+from surf2vec.trainer.store.layout import image_of_items, items_in, rows_in, shapes_of_items
+from surf2vec.trainer.store.tokens import Corpus, Histories
+from surf2vec.trainer.store.writer import Writer
+from surf2vec.trainer.system.memory import Bytes, make_pages
+from surf2vec.trainer.training.item_blocks import ItemBlocks
+from surf2vec.trainer.training.record import Record
+from surf2vec.trainer.workers.group import Workers, commit_together
 
 if TYPE_CHECKING:
-    from trainer.training.curve import Sample
-    from trainer.training.path_slot import PathSlot
+    from surf2vec.trainer.training.curve import Sample
+    from surf2vec.trainer.training.trail_slot import TrailSlot
 
 BEGIN_ROWS = 1024
 
@@ -113,15 +113,15 @@ class Background:
 class Slots:
     """The micro-partitions in memory. Users come from the writer's files, or begin at random without a file.
 
-    items: the memory of item blocks; path: the path's item table, if there is a path. place_bytes: the bytes of reusable memory
-    for a micro-partition's users and for its tokens; None if all stay in memory.
+    items: the memory of item blocks; trail: the trail's item table, if there is a trail. place_bytes: the bytes of
+    reusable memory for a micro-partition's users and for its tokens; None if all stay in memory.
     """
 
     def __init__(
-        self, corpus: Corpus, writer: Writer, items: "ItemSlots", path: "PathSlot | None", background: Background,
+        self, corpus: Corpus, writer: Writer, items: "ItemSlots", trail: "TrailSlot | None", background: Background,
         place_bytes: tuple[int, int] | None,
     ) -> None:  # fmt: skip
-        self.corpus, self.writer, self.items, self.path, self.background = corpus, writer, items, path, background
+        self.corpus, self.writer, self.items, self.trail, self.background = corpus, writer, items, trail, background
         self.place_bytes, self.record = place_bytes, background.record
         self.residents: dict[int, Resident] = {}
         self._free: list[Place] = []
@@ -164,8 +164,8 @@ class Slots:
                 if resident.is_dirty:
                     resident.is_dirty = False
                     resident.writing = self.background.write(self._write, partition, resident.image)
-            path = self.path.copy() if self.path else None
-            self._committing = self.background.write(self._commit, self.items.copy(), path, values)
+            trail = self.trail.copy() if self.trail else None
+            self._committing = self.background.write(self._commit, self.items.copy(), trail, values)
 
     def wait_for_commit(self) -> None:
         """Wait until the last commit is on disk. Raises its error, if any."""
@@ -202,13 +202,13 @@ class Slots:
         if resident.place is not None:
             self._free.append(resident.place)
 
-    def _commit(self, copies: Blocks, path: Image | None, values: dict[str, Any]) -> None:
+    def _commit(self, copies: Blocks, trail: Image | None, values: dict[str, Any]) -> None:
         def write_last() -> None:
             self.background.check()  # a failed write must prevent the commit
             self.items.write(copies)
-            if path is not None:
-                self.writer.write_path(path)
-                self.record.bytes_written += path.num_bytes
+            if trail is not None:
+                self.writer.write_trail(trail)
+                self.record.bytes_written += trail.num_bytes
 
         commit_together(self.writer, self.items.workers, values, write_last)
         self.items.free(copies)
@@ -217,7 +217,7 @@ class Slots:
 def begin_image(config: TrainConfig, hashes: NDArray[np.uint64], spare: Bytes | None) -> Image:
     """Return the image of untrained users. Made a few rows at a time, it takes no further memory."""
     dtype = np.float32 if config.dtype == "float32" else np.uint16
-    hashes = hashes if config.interest_size else hashes[:0]  # a path that stands alone has nothing for a user
+    hashes = hashes if config.interest_size else hashes[:0]  # a trail that stands alone has nothing for a user
     shapes: Shapes = {"vectors": (dtype, (len(hashes), config.interest_size)), "squares": (np.float32, (len(hashes),))}
     image = make_image(shapes, spare)
     rows = rows_in(image)

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.training.course import Course, Ended
-from trainer.training.curve import NUM_SUMS, Curve
-from trainer.training.engine import conclude
-from trainer.training.path_slot import PathSlot
-from trainer.training.record import Load, Record
-from trainer.training.slots import ItemSlots, RingSlots
-from trainer.workers.group import Workers
+from surf2vec.trainer.training.course import Course, Ended
+from surf2vec.trainer.training.curve import NUM_SUMS, Curve
+from surf2vec.trainer.training.engine import conclude
+from surf2vec.trainer.training.record import Load, Record
+from surf2vec.trainer.training.slots import ItemSlots, RingSlots
+from surf2vec.trainer.training.trail_slot import TrailSlot
+from surf2vec.trainer.workers.group import Workers
 
 if TYPE_CHECKING:  # torch takes a second to import
-    from trainer.workers.exchange import Exchange
+    from surf2vec.trainer.workers.exchange import Exchange
 
 
 class Requests(NamedTuple):
@@ -39,13 +39,13 @@ class Team:
     unit = "micro-partitions"
     exchange: "Exchange | None" = None
 
-    def __init__(self, course: Course, record: Record, path: PathSlot | None) -> None:
-        self.course, self.record, self.path = course, record, path
+    def __init__(self, course: Course, record: Record, trail: TrailSlot | None) -> None:
+        self.course, self.record, self.trail = course, record, trail
 
     def count(self, ended: Ended) -> None:
         """Record a finished visit."""
         self.begin_epoch()
-        conclude(ended, self.record.curve, self.path)
+        conclude(ended, self.record.curve, self.trail)
         self.record.position = ended.visit.position + 1
         self.record.tokens_done += ended.visit.num_tokens / self.course.plan.num_blocks
 
@@ -80,11 +80,11 @@ class Together(Team):
     exchange: "Exchange"
 
     def __init__(
-        self, course: Course, record: Record, path: PathSlot | None, workers: Workers, num_rows: int, items: ItemSlots
+        self, course: Course, record: Record, trail: TrailSlot | None, workers: Workers, num_rows: int, items: ItemSlots
     ) -> None:
-        from trainer.workers.exchange import Exchange
+        from surf2vec.trainer.workers.exchange import Exchange
 
-        super().__init__(course, record, path)
+        super().__init__(course, record, trail)
         sharing = course.plan.sharing
         self.workers, self.items = workers, items
         self.exchange = Exchange(workers, num_rows, sharing.staleness)
@@ -97,7 +97,7 @@ class Together(Team):
 
     def count(self, ended: Ended) -> None:
         """Measure a finished visit. It is recorded at the next meeting of the workers."""
-        conclude(ended, self.curve, self.path)
+        conclude(ended, self.curve, self.trail)
         self.tokens += ended.visit.num_tokens / self.course.plan.num_blocks
 
     def meets_at(self, position: int) -> bool:

@@ -1,6 +1,6 @@
 """Tries the GPU kernel on one made-up user in a process of its own.
 
-    python -m trainer.training.trial SETTINGS    settings as JSON; prints why the kernel cannot run here, if so
+    python -m surf2vec.trainer.training.trial SETTINGS    settings as JSON; prints why the kernel cannot run here, if so
 
 So the trial leaves no context on the card, and a driver that aborts ends nothing else.
 """
@@ -13,11 +13,10 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
-import trainer
-from trainer.config import TrainConfig
-from trainer.errors import ResourceError, SurfError
-from trainer.kernels import pick_kernel
-from trainer.training.preparation import try_kernel
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ResourceError, SurfError
+from surf2vec.trainer.kernels import pick_kernel
+from surf2vec.trainer.training.preparation import try_kernel
 
 TRIAL_SECONDS = 300
 """The time limit of a trial. Triton compiles two programs and its driver in less than a minute."""
@@ -26,8 +25,8 @@ TRIAL_SECONDS = 300
 @cache
 def try_apart(config: TrainConfig) -> None:
     """Try the kernel in a new process, once for the same settings. Raises ResourceError when it fails."""
-    command = [sys.executable, "-m", "trainer.training.trial", json.dumps(asdict(config))]
-    modules = [str(Path(trainer.__path__[0]).parent), os.environ.get("PYTHONPATH", "")]
+    command = [sys.executable, "-m", "surf2vec.trainer.training.trial", json.dumps(asdict(config))]
+    modules = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, modules)), "PYTHONSAFEPATH": "1"}
     try:
         done = subprocess.run(

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import SurfError
+from surf2vec.trainer.errors import SurfError
 
 RESULT, ERROR = "result", "error"
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.errors import ResourceError, SurfError
-from trainer.store.writer import Writer
+from surf2vec.trainer.errors import ResourceError, SurfError
+from surf2vec.trainer.store.writer import Writer
 
 if TYPE_CHECKING:  # torch takes a second to import
     import torch

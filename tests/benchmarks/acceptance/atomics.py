@@ -42,7 +42,7 @@ def measure_atomics(report: Report) -> None:
 
 def measure_law(report: Report, num_items: int, law: str) -> None:
     """Two lines: whole rows, and numbers of which each add waits for the one before."""
-    from trainer.kernels import gpu
+    from surf2vec.trainer.kernels import gpu
 
     device, rng = gpu.find_device(), np.random.default_rng(1)
     num_programs, count = report.size(65_536, 4), report.size(ROWS_A_PROGRAM, 4)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
+from surf2vec.trainer.system.memory import DEVICE_CONTEXT_BYTES, context_bytes, free_device_bytes
 from tests.benchmarks.acceptance.report import Report, run_step
-from trainer.system.memory import DEVICE_CONTEXT_BYTES, context_bytes, free_device_bytes
 
 LEAST_PINNED = 5e9
 """Bytes a second, each way: what 300 M pairs/s with 25 tokens a user and 128 dimensions need, 6.2 GB/s, is not far above."""
@@ -15,7 +15,7 @@ REPEATS = 5
 
 
 def measure_copies(report: Report) -> None:
-    from trainer.kernels import gpu
+    from surf2vec.trainer.kernels import gpu
 
     free_bytes = free_device_bytes()
     device = gpu.find_device()

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from surf2vec.trainer.config import TrainConfig
 from tests.benchmarks.acceptance.report import Report, device_name, run_step
-from trainer.config import TrainConfig
 
 FOR_TRAINING = ("pyarrow", "numba")
 FOR_TESTS = ("pytest", "hypothesis", "pyarrow")
@@ -60,9 +60,9 @@ def look_at_card(report: Report) -> None:
 
 def check_agreement(report: Report) -> None:
     """Both programs, one user a call, beside the reference. A failure of Triton or the driver is told as the trainer would."""
+    from surf2vec.trainer.errors import ResourceError
+    from surf2vec.trainer.kernels.failures import explain_failures
     from tests.benchmarks.acceptance.pairs import measure_agreement
-    from trainer.errors import ResourceError
-    from trainer.kernels.failures import explain_failures
 
     for objective, optimizer in (("sampled_softmax", "adagrad"), ("negative_sampling", "sgd")):
         config = TrainConfig(

@@ -18,8 +18,8 @@ WRONG = 77
 
 def launch_tiny() -> None:
     """Train a few users; odd sizes, so that masks matter."""
+    from surf2vec.trainer.config import TrainConfig
     from tests.benchmarks.acceptance.pairs import measure_agreement
-    from trainer.config import TrainConfig
 
     config = TrainConfig(parts="interest", vector_size=33, negative=3, sample=0, tile_users=1)
     share, largest = measure_agreement(config, num_users=2)

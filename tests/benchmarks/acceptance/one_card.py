@@ -1,4 +1,4 @@
-"""`python -m trainer` as one of several workers on one card, started by torchrun: they exchange CUDA tensors by gloo.
+"""`python -m surf2vec.trainer` as one of several workers on one card, started by torchrun: they exchange CUDA tensors by gloo.
 
 NCCL refuses two workers on a card. So this shows the order of exchange and training on a card, not NCCL.
 """
@@ -7,7 +7,7 @@ import os
 
 import torch.distributed as dist
 
-from trainer.__main__ import end, main
+from surf2vec.trainer.__main__ import end, main
 
 if __name__ == "__main__":
     os.environ["LOCAL_RANK"] = "0"

@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.draws import epoch_key, mix_array
+from surf2vec.trainer.kernels.signature import Pass
+from surf2vec.trainer.model.objectives import make_sampling, make_trail_tables
+from surf2vec.trainer.model.rows import Items, Rows, TrailItems
 from tests.benchmarks.acceptance.copies import best_seconds, synchronize
 from tests.benchmarks.acceptance.report import Report, device_name, run_step
 from tests.lockstep import lane_spread, make_launch, middle_rows, simulate
 from tests.trainer.kernels import reference
-from trainer.config import TrainConfig
-from trainer.draws import epoch_key, mix_array
-from trainer.kernels.signature import Pass
-from trainer.model.objectives import make_path_tables, make_sampling
-from trainer.model.rows import Items, PathItems, Rows
 
 TOLERANCE = 2e-4  # a GPU's exp, division and root are approximate
 DIMS, NEGATIVES, TOKENS_A_USER = 128, 5, 25
@@ -79,41 +79,41 @@ def measure_pairs(report: Report) -> None:
         why = f"mark: {mark:.0f} on an H200" if mark else ""
         report.add(name, passed, why, pairs_per_second=speed, of_bound=speed / bound, bytes_a_pair=bytes_a_pair(config))
         if name == SHIPPED:
-            measure_path(report)
+            measure_trail(report)
 
 
-def measure_path(report: Report) -> None:
+def measure_trail(report: Report) -> None:
     """Targets a second of the path as shipped: 64 numbers, 64 negatives that 32 users share, the last five pages."""
-    config = TrainConfig(path_every=1)
+    config = TrainConfig(trail_every=1)
     if report.rehearses:
-        config = dataclasses.replace(config, vector_size=32, path_negative=3)
+        config = dataclasses.replace(config, vector_size=32, trail_negative=3)
     load = Load(report.size(1_000_000, 2), report.size(1_000_000, 40))
-    targets, tokens = measure_path_speed(config, load, report.size(REPEATS_OF_A_PASS, 1))
+    targets, tokens = measure_trail_speed(config, load, report.size(REPEATS_OF_A_PASS, 1))
     name = f"the path, {load.users:,} users, {load.items:,} items, as shipped"
     report.add(name, targets > 0, targets_per_second=targets, tokens_per_second=tokens)
 
 
-def measure_path_speed(config: TrainConfig, load: Load, repeats: int) -> tuple[float, float]:
-    """Targets a second, and tokens of their histories; as `measure_speed`. path_every is 1, so that each target counts."""
-    from trainer.kernels import gpu
+def measure_trail_speed(config: TrainConfig, load: Load, repeats: int) -> tuple[float, float]:
+    """Targets a second, and tokens of their histories; as `measure_speed`. trail_every is 1, so that each target counts."""
+    from surf2vec.trainer.kernels import gpu
 
     device, rng = gpu.find_device(), np.random.default_rng(3)
     work = make_pass(config, *draw_tokens(load.users, load.items, load.lengths), load.items)
-    sizes = (load.items, config.path_size)
+    sizes = (load.items, config.trail_size)
     rows = [Rows(rng.normal(0, 0.1, sizes).astype(np.float32), np.full(load.items, 1e-3, np.float32)) for _ in range(2)]
     lags = Rows(
-        np.full((2 * config.path_window, 1), 0.5, np.float32), np.full(2 * config.path_window, 1e-3, np.float32)
+        np.full((2 * config.trail_window, 1), 0.5, np.float32), np.full(2 * config.trail_window, 1e-3, np.float32)
     )
-    tables = make_path_tables(np.bincount(work.tokens, minlength=load.items), config)
+    tables = make_trail_tables(np.bincount(work.tokens, minlength=load.items), config)
     path, on_device = (
-        gpu.copy_path(PathItems(*rows, lags), tables, device),
+        gpu.copy_trail(TrailItems(*rows, lags), tables, device),
         gpu.copy_pass(work, gpu.copy_sampling(work.sampling, device)),
     )
     scratch, seconds = gpu.make_scratch(len(work.hashes), len(work.tokens), device), []
     for _ in range(1 + repeats):
         synchronize()
         started = time.perf_counter()
-        gpu.launch_path(path, on_device, scratch, config.path_backward, 0)
+        gpu.launch_trail(path, on_device, scratch, config.trail_backward, 0)
         synchronize()
         seconds.append(time.perf_counter() - started)
     if not all(
@@ -163,7 +163,7 @@ def measure_speed(config: TrainConfig, load: Load, repeats: int = REPEATS_OF_A_P
 
     Raises AssertionError if the vectors are no longer finite: a speed at which nothing is learned does not count.
     """
-    from trainer.kernels import gpu
+    from surf2vec.trainer.kernels import gpu
 
     device = gpu.find_device()
     work = make_pass(config, *draw_tokens(load.users, load.items, load.lengths), load.items)
@@ -211,7 +211,7 @@ def taking_warps(gpu: Any, num_warps: int | None) -> Iterator[None]:
 
 def measure_bandwidth(num_numbers: int = 2**28) -> float:
     """Bytes read and written a second by torch's copies of float32 numbers, by default 1 GiB; the best of some."""
-    from trainer.kernels import gpu
+    from surf2vec.trainer.kernels import gpu
 
     source = torch.zeros(num_numbers, device=gpu.find_device())
     target = torch.empty_like(source)
@@ -230,7 +230,7 @@ def measure_agreement(config: TrainConfig, num_users: int = 5) -> tuple[float, f
     middle of a training: from sums of zero Adagrad's first step is as long for the last digit of a gradient as for a gradient.
     The tolerance on a card has what the order of lanes makes, which it does not promise.
     """
-    from trainer.kernels import gpu
+    from surf2vec.trainer.kernels import gpu
 
     rng, num_items, length = np.random.default_rng(1), 30, 9
     tokens = rng.integers(0, num_items, num_users * length).astype(np.int32)

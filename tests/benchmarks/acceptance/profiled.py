@@ -15,7 +15,7 @@ MOST_LINES = 8
 def profile_launches(report: Report) -> None:
     from torch.profiler import ProfilerActivity, profile
 
-    from trainer.kernels import gpu
+    from surf2vec.trainer.kernels import gpu
 
     device, num_items, num_users = gpu.find_device(), report.size(100_000, 40), report.size(200_000, 3)
     config = config_of(negative=report.size(16, 2), vector_size=report.size(128, 16))

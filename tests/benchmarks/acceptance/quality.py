@@ -14,7 +14,7 @@ from tests.benchmarks.acceptance.training import last_words, run_trainer, settin
 from tests.lockstep import held_out_hits
 
 if TYPE_CHECKING:
-    from trainer.store.tokens import Corpus
+    from surf2vec.trainer.store.tokens import Corpus
 
 REAL_LOG = "wikispeedia_unfinished"
 LOSS_MARK = 1.02
@@ -32,7 +32,7 @@ def judge_quality(report: Report) -> None:
             if done.returncode:
                 report.add(f"{name}, {device}", False, last_words(done))
                 break
-            from trainer.store.generation import open_generation
+            from surf2vec.trainer.store.generation import open_generation
 
             losses.append(json.loads(done.stdout)["heldout_loss"])
             hits.append(held_out_hits(corpus, open_generation(store)).astype(float))

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 FILES: dict[str, tuple[str, str]] = {
     "tests/trainer/training/test_device_races.py": ("", "float32 and frozen and 8-1"),
     "tests/trainer/kernels/test_gpu.py": ("", "only_the_users_in_the_order or no_users"),
-    "tests/trainer/kernels/test_gpu_path.py": ("", "without_two_pages or least"),
+    "tests/trainer/kernels/test_gpu_trail.py": ("", "without_two_pages or least"),
     "tests/trainer/training/test_device_engine.py": ("", "finite and 8"),
     "tests/trainer/kernels/test_failures.py": ("", "no_compiler or both_programs"),
     "tests/trainer/kernels/test_device.py": ("", ""),

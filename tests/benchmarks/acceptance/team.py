@@ -17,7 +17,7 @@ def train_together(report: Report) -> None:
     corpus = write_planted(report, "team")
     settings = settings_of(report, parts="interest", epochs=report.size(5, 1), sharing="replicated", threads=1)
     losses = {}
-    for name, start in (("one worker", ("-m", "trainer")), ("two workers", TOGETHER)):
+    for name, start in (("one worker", ("-m", "surf2vec.trainer")), ("two workers", TOGETHER)):
         store = report.folder / f"team-{name.split()[0]}"
         done = run_trainer(corpus.folder, store, settings, start=start, device_bytes=4 * 10**9)
         if done.returncode:

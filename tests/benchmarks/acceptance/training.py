@@ -1,4 +1,4 @@
-"""`python -m trainer` as the steps call it, and the made-up corpus that they share."""
+"""`python -m surf2vec.trainer` as the steps call it, and the made-up corpus that they share."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ def settings_of(report: Report, **settings: Any) -> dict[str, Any]:
 
 def run_trainer(
     corpus: Path, store: Path, settings: dict[str, Any], *, device: str = "cuda", host_bytes: int = PLENTY_BYTES,
-    device_bytes: int | None = None, start: tuple[str, ...] = ("-m", "trainer"),
+    device_bytes: int | None = None, start: tuple[str, ...] = ("-m", "surf2vec.trainer"),
 ) -> "subprocess.CompletedProcess[str]":  # fmt: skip
     """Train in a process of its own. Its standard output is one JSON object."""
     config = store.with_suffix(".config.json")

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus import clean_pass
-from tasks.corpus.build import build_corpus
-from tasks.corpus.window import CorpusRequest
-from tasks.events.events_files import write_events as write_sorted_events
-from tasks.root.run import Root
+from surf2vec.tasks.config import EvaluateConfig, IngestConfig
+from surf2vec.tasks.corpus import clean_pass
+from surf2vec.tasks.corpus.build import build_corpus
+from surf2vec.tasks.corpus.window import CorpusRequest
+from surf2vec.tasks.events.events_files import write_events as write_sorted_events
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.errors import DamageError, InputError, ResourceError
+from surf2vec.trainer.store.tokens import Corpus, open_corpus
+from surf2vec.trainer.system.files import describe_file, digest_file, read_json, write_json
 from tests.event_files import Event, moment, write_events, write_events_file
 from tests.plain_cleaning import check_against, clean_plainly, read_urls, read_vocabulary
-from trainer.errors import DamageError, InputError, ResourceError
-from trainer.store.tokens import Corpus, open_corpus
-from trainer.system.files import describe_file, digest_file, read_json, write_json
 
 MEMORY_BYTES = 400_000_000
 EVERYTHING = IngestConfig(min_item_events=1, min_item_users=1, min_user_events=1)

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.corpus.check import find_misfits
+from surf2vec.tasks.corpus.check import find_misfits
+from surf2vec.trainer.store.tokens import Corpus
+from surf2vec.trainer.system.files import describe_file
 from tests.corpora import user_hash
-from trainer.store.tokens import Corpus
-from trainer.system.files import describe_file
 
 IDS = ["bob", None, "ann", "cid"]
 Parts = dict[str, Any]

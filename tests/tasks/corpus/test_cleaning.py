@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.corpus.cleaning import (
+from surf2vec.tasks.corpus.cleaning import (
     UNDATED,
     Tokens,
     count_items,

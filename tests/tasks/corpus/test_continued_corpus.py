@@ -12,20 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus import clean_pass
-from tasks.corpus.build import build_corpus
-from tasks.corpus.window import Base, CorpusRequest
-from tasks.root.run import Root
-from tasks.upkeep.doctor import examine
+from surf2vec.tasks.config import EvaluateConfig, IngestConfig
+from surf2vec.tasks.corpus import clean_pass
+from surf2vec.tasks.corpus.build import build_corpus
+from surf2vec.tasks.corpus.window import Base, CorpusRequest
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.upkeep.doctor import examine
+from surf2vec.trainer.errors import DamageError, InputError
+from surf2vec.trainer.store.tokens import Corpus, open_corpus
+from surf2vec.trainer.system.files import digest_file
 from tests.continued_corpora import Night, Rows, build, check_night, continue_plainly, histories_of, in_window
 from tests.dying import run_dying
 from tests.event_files import Event, moment, write_events
 from tests.plain_cleaning import read_vocabulary
 from tests.tasks.corpus.test_build import EVERYTHING, MEMORY_BYTES, many_events, random_events, random_settings
-from trainer.errors import DamageError, InputError
-from trainer.store.tokens import Corpus, open_corpus
-from trainer.system.files import digest_file
 
 
 def visits(user: str, *urls: str, day: int) -> list[Event]:

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.corpus.order import has_order, measure_order
+from surf2vec.tasks.corpus.order import has_order, measure_order
+from surf2vec.trainer.store.tokens import Corpus
 from tests.corpora import write_corpus
-from trainer.store.tokens import Corpus
 
 NUM_ITEMS = 50
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.corpus.sample import write_user_sample
+from surf2vec.tasks.corpus.sample import write_user_sample
 from tests.corpora import planted_histories, write_corpus
 
 

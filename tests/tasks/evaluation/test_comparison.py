@@ -10,19 +10,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.evaluation.comparison import Ranker, compare_releases, find_users, make_pairs, match_items, open_side
-from tasks.root.run import Root
+from surf2vec.tasks.evaluation.comparison import (
+    Ranker,
+    compare_releases,
+    find_users,
+    make_pairs,
+    match_items,
+    open_side,
+)
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.store.tokens import VOCABULARY, Corpus
+from surf2vec.trainer.store.writer import pin_generation
+from surf2vec.trainer.system.files import read_json, write_json
+from surf2vec.trainer.training.infer import infer_vectors, take_histories
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
+from surf2vec.trainer.training.vectors import join_parts
 from tests.corpora import describe_anew, planted_histories, write_corpus
 from tests.releases import draw_generation, export_release
 from tests.scored import score_by_vectors
-from trainer.config import TrainConfig
-from trainer.store.tokens import VOCABULARY, Corpus
-from trainer.store.writer import pin_generation
-from trainer.system.files import read_json, write_json
-from trainer.training.infer import infer_vectors, take_histories
-from trainer.training.job import Job
-from trainer.training.loop import train
-from trainer.training.vectors import join_parts
 
 MEMORY_BYTES = 4 * 10**9
 

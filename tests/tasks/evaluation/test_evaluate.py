@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.evaluation import evaluate as evaluate_module
-from tasks.evaluation import scores as scores_module
-from tasks.evaluation.evaluate import Answer, Question, evaluate, measure, rank_by_popularity, rank_held_out
+from surf2vec.tasks.evaluation import evaluate as evaluate_module
+from surf2vec.tasks.evaluation import scores as scores_module
+from surf2vec.tasks.evaluation.evaluate import Answer, Question, evaluate, measure, rank_by_popularity, rank_held_out
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ResourceError
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.tokens import open_corpus
+from surf2vec.trainer.training.infer import refit_held_out
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 from tests.corpora import planted_histories, write_corpus
 from tests.scored import score_by_vectors
-from trainer.config import TrainConfig
-from trainer.errors import ResourceError
-from trainer.store.generation import open_generation
-from trainer.store.tokens import open_corpus
-from trainer.training.infer import refit_held_out
-from trainer.training.job import Job
-from trainer.training.loop import train
 
 
 def test_literal_ranks() -> None:

@@ -5,20 +5,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.config import ExportConfig
-from tasks.evaluation.evaluate import Question, evaluate, measure_loss, questions, rank_held_out
-from tasks.export.export import Export, export_vectors
-from tasks.export.reduction import project, read_projection
-from tasks.root.run import Root
+from surf2vec.tasks.config import ExportConfig
+from surf2vec.tasks.evaluation.evaluate import Question, evaluate, measure_loss, questions, rank_held_out
+from surf2vec.tasks.export.export import Export, export_vectors
+from surf2vec.tasks.export.reduction import project, read_projection
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.store.generation import Generation, open_generation
+from surf2vec.trainer.store.tokens import Corpus, open_corpus
+from surf2vec.trainer.training.infer import freeze_items, infer_vectors, refit_held_out
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
+from surf2vec.trainer.training.vectors import BothParts, join_parts, read_item_vectors
 from tests.corpora import planted_histories, write_corpus
 from tests.scored import score_by_vectors
-from trainer.config import TrainConfig
-from trainer.store.generation import Generation, open_generation
-from trainer.store.tokens import Corpus, open_corpus
-from trainer.training.infer import freeze_items, infer_vectors, refit_held_out
-from trainer.training.job import Job
-from trainer.training.loop import train
-from trainer.training.vectors import BothParts, join_parts, read_item_vectors
 
 Trained = tuple[Corpus, Generation, float]
 

@@ -8,14 +8,14 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
-from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus.build import build_corpus
-from tasks.corpus.window import CorpusRequest
-from tasks.evaluation.probes import ask, auc_of, probe_release
-from tasks.root.run import Root
+from surf2vec.tasks.config import EvaluateConfig, IngestConfig
+from surf2vec.tasks.corpus.build import build_corpus
+from surf2vec.tasks.corpus.window import CorpusRequest
+from surf2vec.tasks.evaluation.probes import ask, auc_of, probe_release
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.errors import DamageError
+from surf2vec.trainer.store.tokens import Corpus, open_corpus
 from tests.ingested import MEMORY_BYTES, events_files, take_in, write_log
-from trainer.errors import DamageError
-from trainer.store.tokens import Corpus, open_corpus
 
 PAGES = pl.Series(["/a", "/b"])
 FIRST = date(2026, 11, 1)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tasks.events.numbering import number_strings, sort_by
+from surf2vec.tasks.events.numbering import number_strings, sort_by
 
 STRINGS = st.lists(st.one_of(st.none(), st.text(max_size=20)), max_size=20)
 

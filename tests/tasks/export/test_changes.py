@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.export.changes import KEYS
-from tasks.export.form import list_files
-from tasks.export.served_export import token_of
-from tasks.registry.pull_since import Link, join_changes
-from tasks.registry.tracking import Version
-from tasks.root.run import Root
-from tasks.users.tombstones import NOBODY
+from surf2vec.tasks.export.changes import KEYS
+from surf2vec.tasks.export.form import list_files
+from surf2vec.tasks.export.served_export import token_of
+from surf2vec.tasks.registry.pull_since import Link, join_changes
+from surf2vec.tasks.registry.tracking import Version
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.users.tombstones import NOBODY
+from surf2vec.trainer.system.files import digest_file, read_json, verify_file
 from tests.series import State, export_state, many_users, read_table
-from trainer.system.files import digest_file, read_json, verify_file
 
 NIGHT = {"user-7": 1, "user-50": 1, "new-1": 0, "new-2": 0}
 
@@ -109,7 +109,7 @@ nights = st.lists(
 @settings(max_examples=15)
 @given(nights, st.sampled_from(["float32", "int8"]))
 def test_all_changes_one_after_another_make_the_newest_release(told, dtype: str) -> None:
-    with tempfile.TemporaryDirectory() as folder, patch("tasks.export.changes.WORTH_SHARE", 9):
+    with tempfile.TemporaryDirectory() as folder, patch("surf2vec.tasks.export.changes.WORTH_SHARE", 9):
         root = Root(Path(folder))
         state = State({f"u{n}": 0 for n in range(12)} | {f"staying-{n}": 0 for n in range(90)}, [0] * 60)
         first = newest = export_state(root, "r0", state, dtype=dtype)

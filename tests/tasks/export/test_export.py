@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.export.export import USER_ROW_GROUP_ROWS, Export, export_vectors
-from tasks.export.form import list_files
-from tasks.export.index import unit_rows
-from tasks.root.run import Root
+from surf2vec.tasks.export.export import USER_ROW_GROUP_ROWS, Export, export_vectors
+from surf2vec.tasks.export.form import list_files
+from surf2vec.tasks.export.index import unit_rows
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.errors import DamageError, ResourceError, TrainingError
+from surf2vec.trainer.system.files import read_json, verify_file
 from tests.corpora import user_hash
 from tests.releases import NUM_ITEMS, draw_generation, make_corpus, make_release, read_items, read_users
-from trainer.errors import DamageError, ResourceError, TrainingError
-from trainer.system.files import read_json, verify_file
 
 
 def ask(root: Root, corpus_dir: Path) -> Export:
@@ -172,7 +172,7 @@ def test_faiss_torch_and_the_kernel_live_in_one_process() -> None:
     program = """
 import numpy as np, torch
 from tests.trainer.kernels.work import make_config, make_rows, make_work
-from trainer.kernels import pick_kernel
+from surf2vec.trainer.kernels import pick_kernel
 import faiss
 work = make_work(make_config(threads=2), num_users=400)
 vectors = np.random.default_rng(0).standard_normal((20_000, 32), dtype=np.float32)

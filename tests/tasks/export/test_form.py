@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tasks.export.form import check_manifest
-from trainer.errors import DamageError
+from surf2vec.tasks.export.form import check_manifest
+from surf2vec.trainer.errors import DamageError
 
 ABOUT = {"bytes": 7, "sha256": "0" * 64}
 

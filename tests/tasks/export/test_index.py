@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.export.index import IndexPlan, ReadRows, build_index, plan_index, unit_rows
-from trainer.errors import ResourceError
+from surf2vec.tasks.export.index import IndexPlan, ReadRows, build_index, plan_index, unit_rows
+from surf2vec.trainer.errors import ResourceError
 
 GB = 10**9
 PRODUCT = IndexPlan("ivf64-pq4", "IVF64,PQ4np", num_lists=64, sample_rows=4096, peak_bytes=0, index_bytes=0)

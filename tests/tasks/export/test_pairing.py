@@ -11,19 +11,19 @@ import pyarrow.parquet as pq
 import pytest
 
 import surf2vec
-from tasks.export.export import read_export
-from tasks.export.served_export import describe_token, read_token, token_of
-from tasks.queries.similar import similar_users
-from tasks.queries.word2vec import export_word2vec
-from tasks.registry.publish import publish_release
-from tasks.registry.pull_since import pull_since
-from tasks.root.run import Root
-from tasks.stores.push import open_release
+from surf2vec.tasks.export.export import read_export
+from surf2vec.tasks.export.served_export import describe_token, read_token, token_of
+from surf2vec.tasks.queries.similar import similar_users
+from surf2vec.tasks.queries.word2vec import export_word2vec
+from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.registry.pull_since import pull_since
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.stores.push import open_release
+from surf2vec.trainer.errors import InputError
+from surf2vec.trainer.events import ignore_event
 from tests.pushed import push_to
 from tests.releases import STORAGES, make_release, tell_story
 from tests.tasks.registry.test_serving_model import ask, load
-from trainer.errors import InputError
-from trainer.events import ignore_event
 
 WORDS = r"is of release r2 \(space space-1\), and the manifest of release r1 \(space space-1\): vectors of two releases"
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.export.reduction import SecondMoment, project, read_projection, write_projection
-from trainer.errors import DamageError
+from surf2vec.tasks.export.reduction import SecondMoment, project, read_projection, write_projection
+from surf2vec.trainer.errors import DamageError
 
 
 def fit(vectors: np.ndarray, dim: int) -> tuple[np.ndarray, float]:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tasks.export.served_export import decode_vectors
-from tasks.export.vector_files import encode_rows, encode_vectors, read_vectors, write_rows
-from trainer.errors import ConfigError
+from surf2vec.tasks.export.served_export import decode_vectors
+from surf2vec.tasks.export.vector_files import encode_rows, encode_vectors, read_vectors, write_rows
+from surf2vec.trainer.errors import ConfigError
 
 shapes = hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=9)
 numbers = st.floats(-60_000, 60_000, width=32)

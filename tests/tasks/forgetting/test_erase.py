@@ -6,13 +6,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.forgetting.erase import erase_from_corpus, find_rows
-from tasks.root.run import Root
-from tasks.users.user_set import want_users
+from surf2vec.tasks.forgetting.erase import erase_from_corpus, find_rows
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.users.user_set import want_users
+from surf2vec.trainer.errors import DamageError
+from surf2vec.trainer.store.tokens import CHANGED, Corpus, open_corpus
+from surf2vec.trainer.system.files import describe_file, write_json
 from tests.corpora import write_corpus
-from trainer.errors import DamageError
-from trainer.store.tokens import CHANGED, Corpus, open_corpus
-from trainer.system.files import describe_file, write_json
 
 HISTORIES = {f"user-{i}": [i % 5, (i + 1) % 5, (i + 2) % 5][: 2 + i % 2] for i in range(24)}
 GOING = ["user-3", "user-17"]

@@ -7,17 +7,23 @@ from typing import Any
 
 import pytest
 
-from tasks.config import IngestConfig, PublishConfig
-from tasks.forgetting.forget import forget
-from tasks.ingest.sources import read_catalog
-from tasks.queries.infer import Inference, infer
-from tasks.queries.similar import similar_users
-from tasks.registry import tracking
-from tasks.registry.pull import pull
-from tasks.registry.releases import current_release
-from tasks.root.run import FORGET, Root, lock_root
-from tasks.upkeep.doctor import examine
-from tasks.users.tombstones import read_tombstones
+from surf2vec.tasks.config import IngestConfig, PublishConfig
+from surf2vec.tasks.forgetting.forget import forget
+from surf2vec.tasks.ingest.sources import read_catalog
+from surf2vec.tasks.queries.infer import Inference, infer
+from surf2vec.tasks.queries.similar import similar_users
+from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.registry.pull import pull
+from surf2vec.tasks.registry.releases import current_release
+from surf2vec.tasks.root.run import FORGET, Root, lock_root
+from surf2vec.tasks.upkeep.doctor import examine
+from surf2vec.tasks.users.tombstones import read_tombstones
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError, InputError, ResourceError
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.manifests import STORE_MANIFEST, write_manifest
+from surf2vec.trainer.store.writer import lock_store, open_pinned
+from surf2vec.trainer.system.files import read_json, write_json
 from tests.dying import run_dying
 from tests.ingested import check_events, read_events
 from tests.releases import STORAGES, read_users
@@ -25,12 +31,6 @@ from tests.served import champion_vectors, deliver, make_served
 from tests.tasks.upkeep.test_gc import put_back
 from tests.tasks.upkeep.test_repartition import snapshot
 from tests.trained import MEMORY_BYTES, make_trained, rows_by_user
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError, InputError, ResourceError
-from trainer.store.generation import open_generation
-from trainer.store.manifests import STORE_MANIFEST, write_manifest
-from trainer.store.writer import lock_store, open_pinned
-from trainer.system.files import read_json, write_json
 
 CONFIG = PublishConfig()
 GOING = ["user-11", "user-33", "nobody"]

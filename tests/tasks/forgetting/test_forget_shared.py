@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from infra.services import Service, find_port, responds
-from infra.stack import QUIET
-from tasks.config import PublishConfig
-from tasks.registry import tracking
-from tasks.registry.publish import publish_release
-from tasks.registry.pull import pull
-from tasks.root.identity import ROOT_TAG
-from tasks.root.run import Root, Run
+from surf2vec.infra.services import Service, find_port, responds
+from surf2vec.infra.stack import QUIET
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.registry.pull import pull
+from surf2vec.tasks.root.identity import ROOT_TAG
+from surf2vec.tasks.root.run import Root, Run
 from tests.releases import read_users, store_one_by_one
 from tests.served import champion_vectors, register
 from tests.tasks.forgetting.test_forget import GOING, erase, others

@@ -4,7 +4,7 @@ from datetime import date, timedelta
 
 import pytest
 
-from tasks.gate.figures import arrived_share, missing_days, usual_events
+from surf2vec.tasks.gate.figures import arrived_share, missing_days, usual_events
 
 MONDAY = date(2026, 6, 1)
 

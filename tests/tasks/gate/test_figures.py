@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.config import GateConfig
-from tasks.corpus.window import EventsFile, Window
-from tasks.gate.figures import Case, judge_release, open_case
-from tasks.root.run import Root, Run
-from tasks.root.story import CorpusStep, GateStep, RegisterStep, Steps
+from surf2vec.tasks.config import GateConfig
+from surf2vec.tasks.corpus.window import EventsFile, Window
+from surf2vec.tasks.gate.figures import Case, judge_release, open_case
+from surf2vec.tasks.root.run import Root, Run
+from surf2vec.tasks.root.story import CorpusStep, GateStep, RegisterStep, Steps
+from surf2vec.trainer.system.files import read_json, write_json
 from tests.corpora import write_corpus
 from tests.releases import FakeGeneration, draw_generation, export_release
-from trainer.system.files import read_json, write_json
 
 NUM_USERS, NUM_ITEMS = 400, 20
 STEADY = {date(2026, 6, 1) + timedelta(n): 1000 for n in range(10)}

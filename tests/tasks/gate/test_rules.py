@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tasks.gate.rules import Finding, Rule, compare, hits, make_table, reciprocals
+from surf2vec.tasks.gate.rules import Finding, Rule, compare, hits, make_table, reciprocals
 
 DROP = Rule("hit_at_10", "hit@10 beside the champion's", -0.02)
 DRIFT = Rule("drift", "drift", 0.1, is_floor=False)

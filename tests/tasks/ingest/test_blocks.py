@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.config import IngestConfig
-from tasks.ingest import blocks as logblocks
-from tasks.ingest.blocks import BlockReader, cut_blocks, parse_text
-from tasks.ingest.formats import recognise
+from surf2vec.tasks.config import IngestConfig
+from surf2vec.tasks.ingest import blocks as logblocks
+from surf2vec.tasks.ingest.blocks import BlockReader, cut_blocks, parse_text
+from surf2vec.tasks.ingest.formats import recognise
+from surf2vec.trainer.errors import InputError
 from tests.ingested import write_log
-from trainer.errors import InputError
 
 
 def read(path: Path) -> list[dict[str, Any]]:

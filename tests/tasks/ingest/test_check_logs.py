@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.config import IngestConfig
-from tasks.ingest.formats import check_shapes
+from surf2vec.tasks.config import IngestConfig
+from surf2vec.tasks.ingest.formats import check_shapes
+from surf2vec.trainer.errors import InputError
 from tests.ingested import write_log
-from trainer.errors import InputError
 
 
 def test_the_faults_of_all_files_are_told_at_once(tmp_path: Path) -> None:

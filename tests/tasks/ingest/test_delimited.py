@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tasks.ingest.delimited import FIELDS, _parse_slowly, parse_fields
-from tasks.ingest.formats import ROLES, LogFile
+from surf2vec.tasks.ingest.delimited import FIELDS, _parse_slowly, parse_fields
+from surf2vec.tasks.ingest.formats import ROLES, LogFile
 
 
 def make_log(delimiter: str, header: str, *names: str | None) -> LogFile:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.system.files import read_json
 from tests.ingested import events_files, read_events, read_rejects, snapshot, take_in, write_log
-from trainer.errors import ConfigError
-from trainer.system.files import read_json
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.config import ColumnsConfig, IngestConfig
-from tasks.ingest.formats import recognise
+from surf2vec.tasks.config import ColumnsConfig, IngestConfig
+from surf2vec.tasks.ingest.formats import recognise
+from surf2vec.trainer.errors import InputError
 from tests.ingested import write_log
-from trainer.errors import InputError
 
 WANTED = IngestConfig()
 CSV = "user_id,url,ts\nu,/a,1\n"

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus.window import CorpusRequest, name_corpus, select_window
-from tasks.ingest.ingest import choose_partitions
-from tasks.ingest.sources import read_catalog
-from tasks.root.run import Root
+from surf2vec.tasks.config import EvaluateConfig, IngestConfig
+from surf2vec.tasks.corpus.window import CorpusRequest, name_corpus, select_window
+from surf2vec.tasks.ingest.ingest import choose_partitions
+from surf2vec.tasks.ingest.sources import read_catalog
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.errors import ConfigError, InputError
+from surf2vec.trainer.system.files import read_json
 from tests.ingested import HEADER, events_files, read_events, read_rejects, snapshot, take_in, write_log
-from trainer.errors import ConfigError, InputError
-from trainer.system.files import read_json
 
 EVENTS = [("ann", "https://example.com/a", datetime(2020, 7, 1, 10)), ("bob", "/b", datetime(2020, 7, 1, 11, 30))]
 

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.ingest import blocks as logblocks
-from tasks.ingest import ingest as ingest_module
-from tasks.ingest import staging
+from surf2vec.tasks.ingest import blocks as logblocks
+from surf2vec.tasks.ingest import ingest as ingest_module
+from surf2vec.tasks.ingest import staging
+from surf2vec.trainer.errors import InputError, RejectedError, ResourceError, SurfError
 from tests.ingested import read_events, read_rejects, snapshot, take_in, write_log
-from trainer.errors import InputError, RejectedError, ResourceError, SurfError
 
 GOOD = [f"u{n % 7},/p{n % 11},2020-07-01 10:{n % 60:02}" for n in range(200)]
 

@@ -16,8 +16,8 @@ DYING = """
 import os, sys
 from pathlib import Path
 from tests.ingested import take_in
-from tasks.ingest import ingest
-import trainer.system.files
+from surf2vec.tasks.ingest import ingest
+import surf2vec.trainer.system.files
 
 def count_down(module, name):
     real = getattr(module, name)

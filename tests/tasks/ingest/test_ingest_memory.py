@@ -14,10 +14,10 @@ BUDGET_BYTES = 500_000_000
 INGEST = """
 import sys
 from pathlib import Path
-from tasks.config import IngestConfig
-from tasks.ingest.ingest import ingest
-from tasks.root.run import Root
-from trainer.errors import SurfError
+from surf2vec.tasks.config import IngestConfig
+from surf2vec.tasks.ingest.ingest import ingest
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.errors import SurfError
 try:
     ingest(Root(Path(sys.argv[1])), [sys.argv[2]], IngestConfig(), 8, int(sys.argv[3]), 2, lambda name, values: None)
 except SurfError as error:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tasks.config import ColumnsConfig
-from tasks.ingest.formats import find_columns, guess_columns
-from trainer.errors import InputError
+from surf2vec.tasks.config import ColumnsConfig
+from surf2vec.tasks.ingest.formats import find_columns, guess_columns
+from surf2vec.trainer.errors import InputError
 
 PATH = Path("a.csv")
 WANTED = ColumnsConfig()

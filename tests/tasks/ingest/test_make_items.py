@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tasks.ingest import make_items as source_pages
-from tasks.ingest.make_items import find_pages
-from tasks.ingest.urls import ASSET_PATTERN, UrlRules, canonical_item
+from surf2vec.tasks.ingest import make_items as source_pages
+from surf2vec.tasks.ingest.make_items import find_pages
+from surf2vec.tasks.ingest.urls import ASSET_PATTERN, UrlRules, canonical_item
 
 PAGES = [
     "https://www.a.example/b", "https://www.a.example/b/", "https://www.a.example/b//", "https://www.a.example",

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from flows.config import load_config
-from tasks.ingest.rejects import list_rejects
-from tasks.root.run import Root
+from surf2vec.flows.config import load_config
+from surf2vec.tasks.ingest.rejects import list_rejects
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.errors import DamageError, InputError, RejectedError
 from tests.ingested import read_events, take_in, write_log
-from trainer.errors import DamageError, InputError, RejectedError
 
 
 def test_rejects_of_what_was_taken_in_and_of_what_was_refused(tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tasks.ingest import remote_logs
+from surf2vec.tasks.ingest import remote_logs
+from surf2vec.trainer.errors import InputError, ResourceError
+from surf2vec.trainer.system.files import read_json
 from tests.ingested import HEADER, read_events, read_rejects, snapshot, take_in, write_log
 from tests.s3 import KEY_ID, SECRET, Bucket, serve_bucket
-from trainer.errors import InputError, ResourceError
-from trainer.system.files import read_json
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:.*unclosed.*")
 GLOB = "s3://logs/day=*/part-*.csv*"

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.config import IngestConfig
-from tasks.ingest import deliveries
-from tasks.ingest.deliveries import Delivery, plan_delivery, rules_of
-from tasks.ingest.formats import check_shapes
-from tasks.ingest.remote_logs import RemoteLogs
-from tasks.ingest.sources import Catalog, SourceFile, Stamp, read_catalog, sum_counts
-from tasks.root.run import Root
-from trainer.errors import ConfigError, DamageError, InputError
-from trainer.events import ignore_event
+from surf2vec.tasks.config import IngestConfig
+from surf2vec.tasks.ingest import deliveries
+from surf2vec.tasks.ingest.deliveries import Delivery, plan_delivery, rules_of
+from surf2vec.tasks.ingest.formats import check_shapes
+from surf2vec.tasks.ingest.remote_logs import RemoteLogs
+from surf2vec.tasks.ingest.sources import Catalog, SourceFile, Stamp, read_catalog, sum_counts
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.errors import ConfigError, DamageError, InputError
+from surf2vec.trainer.events import ignore_event
 
 CONFIG = IngestConfig()
 ROOT = Root(Path("/nowhere"))

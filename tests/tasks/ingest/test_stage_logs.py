@@ -7,9 +7,9 @@ from typing import Any
 import duckdb
 import pytest
 
-from tasks.ingest import staging
+from surf2vec.tasks.ingest import staging
+from surf2vec.trainer.errors import InputError
 from tests.ingested import read_events, read_rejects, snapshot, take_in, write_log
-from trainer.errors import InputError
 
 
 def write_logs(folder: Path, num_files: int, num_lines: int) -> str:

@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from tasks.config import IngestConfig
-from tasks.ingest.times import explain_bad_times, guess_formats, scale_of
+from surf2vec.tasks.config import IngestConfig
+from surf2vec.tasks.ingest.times import explain_bad_times, guess_formats, scale_of
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,15 @@ from ada_url import URL
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sql.runner import create_macro
-from tasks.ingest.urls import ASSET_PATTERN, CRAWLER_PATTERN, TOKEN_PATTERN, UrlRules, canonical_item, find_tokens
+from surf2vec.sql.runner import create_macro
+from surf2vec.tasks.ingest.urls import (
+    ASSET_PATTERN,
+    CRAWLER_PATTERN,
+    TOKEN_PATTERN,
+    UrlRules,
+    canonical_item,
+    find_tokens,
+)
 
 PAGE = UrlRules()
 ID = UrlRules(keep_query=("id",))

@@ -7,19 +7,19 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.config import PublishConfig
-from tasks.forgetting.forget import forget
-from tasks.queries.explain import explain_user
-from tasks.queries.similar import find_history
-from tasks.root.run import Root
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.forgetting.forget import forget
+from surf2vec.tasks.queries.explain import explain_user
+from surf2vec.tasks.queries.similar import find_history
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.errors import InputError
+from surf2vec.trainer.kernels.trail import trail_vectors
+from surf2vec.trainer.store.generation import open_generation
 from tests.corpora import held_out_position, planted_histories, user_hash
-from tests.path_releases import corpus_of, make_path_root
 from tests.releases import read_users
 from tests.served import deliver, make_served
+from tests.trail_releases import corpus_of, make_trail_root
 from tests.trained import MEMORY_BYTES
-from trainer.errors import InputError
-from trainer.kernels.path import path_vectors
-from trainer.store.generation import open_generation
 
 CONFIG = PublishConfig()
 WHO = "user-8"
@@ -80,8 +80,8 @@ def test_undated_events_and_a_root_without_releases(tmp_path: Path) -> None:
     assert not (root.path / "mlflow.db").exists()
 
 
-def test_the_last_pages_have_their_weights_in_the_path_of_each_release(tmp_path: Path) -> None:
-    root = make_path_root(tmp_path / "root")
+def test_the_last_pages_have_their_weights_in_the_trail_of_each_release(tmp_path: Path) -> None:
+    root = make_trail_root(tmp_path / "root")
     told = explain_user(root, CONFIG, "user-3")["releases"]
     assert [release["release"] for release in told] == ["narrow", "reduced", "whole"]
     urls, weights = zip(*(page.values() for page in told[2]["pages"]), strict=True)
@@ -92,7 +92,7 @@ def test_the_last_pages_have_their_weights_in_the_path_of_each_release(tmp_path:
     assert list(urls) == [names[item] for item in tokens[::-1][:5]]
     path = open_generation(root.store).path
     assert path is not None
-    summed = path_vectors(path, tokens, np.array([0]), np.array([len(tokens)]), 5)[0]
+    summed = trail_vectors(path, tokens, np.array([0]), np.array([len(tokens)]), 5)[0]
     by_hand = np.float32(weights) @ path.inputs.vectors[tokens[::-1][:5]]
     np.testing.assert_allclose(by_hand[:-2], summed[:-2], rtol=1e-4, atol=1e-5)
     assert told[0]["pages"] == told[1]["pages"] == told[2]["pages"]

@@ -13,33 +13,33 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import tasks.queries.infer
-from flows.cli.options import Call
-from flows.cli.users import infer as infer_by_command
-from flows.cli.users import similar
-from flows.config import PipelineConfig
-from tasks.config import ColumnsConfig, EvaluateConfig, IngestConfig
-from tasks.corpus.build import build_corpus
-from tasks.corpus.window import CorpusRequest
-from tasks.export.export import Export, export_vectors
-from tasks.ingest.ingest import ingest
-from tasks.queries.infer import Inference, infer
-from tasks.root.run import Root
-from tasks.users.pseudonyms import pseudonym
+import surf2vec.tasks.queries.infer
+from surf2vec.flows.cli.options import Call
+from surf2vec.flows.cli.users import infer as infer_by_command
+from surf2vec.flows.cli.users import similar
+from surf2vec.flows.config import PipelineConfig
+from surf2vec.tasks.config import ColumnsConfig, EvaluateConfig, IngestConfig
+from surf2vec.tasks.corpus.build import build_corpus
+from surf2vec.tasks.corpus.window import CorpusRequest
+from surf2vec.tasks.export.export import Export, export_vectors
+from surf2vec.tasks.ingest.ingest import ingest
+from surf2vec.tasks.queries.infer import Inference, infer
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.users.pseudonyms import pseudonym
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError, DamageError, InputError, RejectedError, ResourceError, SurfError
+from surf2vec.trainer.events import ignore_event
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.tokens import open_corpus
+from surf2vec.trainer.store.writer import pin_generation
+from surf2vec.trainer.system.files import read_json, write_json
+from surf2vec.trainer.training.infer import freeze_items
+from surf2vec.trainer.training.infer import infer_vectors as fit_vectors
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 from tests.corpora import planted_histories, user_hash
 from tests.ingested import MEMORY_BYTES, snapshot, write_log
 from tests.releases import read_items
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError, DamageError, InputError, RejectedError, ResourceError, SurfError
-from trainer.events import ignore_event
-from trainer.store.generation import open_generation
-from trainer.store.tokens import open_corpus
-from trainer.store.writer import pin_generation
-from trainer.system.files import read_json, write_json
-from trainer.training.infer import freeze_items
-from trainer.training.infer import infer_vectors as fit_vectors
-from trainer.training.job import Job
-from trainer.training.loop import train
 
 TRAIN = TrainConfig(vector_size=8, epochs=5, threads=1, alpha=0.1, negative=5)
 LITERAL = (
@@ -122,13 +122,13 @@ def test_a_literal_log(root: Root, tmp_path: Path) -> None:
 def test_rows_are_sorted_and_the_same_bytes_whatever_the_threads_memory_and_order_of_lines(
     root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks.queries.infer, "ROW_GROUP_ROWS", 4)
+    monkeypatch.setattr(surf2vec.tasks.queries.infer, "ROW_GROUP_ROWS", 4)
     lines = [line for user, items in planted_histories(90).items() for line in history_lines(f"new-{user}", items)]
     logs = write_log(tmp_path / "a.csv", *lines), write_log(tmp_path / "b.csv", *sorted(lines, reverse=True))
     two_threads = dataclasses.replace(TRAIN, threads=2)
     infer(root, "r1", ask(logs[0], tmp_path / "a.parquet"))
     infer(root, "r1", ask(logs[1], tmp_path / "b.parquet", two_threads))
-    monkeypatch.setattr(tasks.queries.infer, "_plan_rows", lambda *_: 4)
+    monkeypatch.setattr(surf2vec.tasks.queries.infer, "_plan_rows", lambda *_: 4)
     infer(root, "r1", ask(logs[0], tmp_path / "c.parquet", two_threads))
     data = [(tmp_path / f"{name}.parquet").read_bytes() for name in "abc"]
     assert data[0] == data[1] == data[2]
@@ -214,7 +214,7 @@ def test_what_a_run_publishes_meanwhile_takes_nothing_away(tmp_path: Path, monke
             shutil.rmtree(folder)
         return ingest(*arguments)
 
-    monkeypatch.setattr(tasks.queries.infer, "ingest", ingest_while_all_goes)
+    monkeypatch.setattr(surf2vec.tasks.queries.infer, "ingest", ingest_while_all_goes)
     infer(root, "r1", ask(log, tmp_path / "after.parquet"))
     assert (tmp_path / "before.parquet").read_bytes() == (tmp_path / "after.parquet").read_bytes()
 
@@ -285,16 +285,16 @@ def test_training_settings_are_the_releases(root: Root, tmp_path: Path) -> None:
 CHILD = """
 import sys, time
 from pathlib import Path
-import tasks.queries.infer
-from tasks.root.run import Root
+import surf2vec.tasks.queries.infer
+from surf2vec.tasks.root.run import Root
 from tests.tasks.queries.test_infer import ask
 
 def stall(*arguments):
     print("inferring", flush=True)
     time.sleep(600)
 
-tasks.queries.infer.infer_parts = stall
-tasks.queries.infer.infer(Root(Path(sys.argv[1])), "r1", ask(Path(sys.argv[2]), Path(sys.argv[3])))
+surf2vec.tasks.queries.infer.infer_parts = stall
+surf2vec.tasks.queries.infer.infer(Root(Path(sys.argv[1])), "r1", ask(Path(sys.argv[2]), Path(sys.argv[3])))
 """
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.export.export import unit_rows
-from tasks.queries.similar import similar_users
-from tasks.root.run import Root
+from surf2vec.tasks.export.export import unit_rows
+from surf2vec.tasks.queries.similar import similar_users
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.errors import DamageError, InputError
 from tests.releases import ODD_IDS, make_release, read_items, read_users
-from trainer.errors import DamageError, InputError
 
 
 @pytest.fixture(scope="module")

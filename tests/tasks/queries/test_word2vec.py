@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from gensim.models import KeyedVectors
 
-from tasks.queries.word2vec import export_word2vec
-from tasks.root.run import Root
+from surf2vec.tasks.queries.word2vec import export_word2vec
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.errors import ConfigError, DamageError, SurfError
+from surf2vec.trainer.gensim.word2vec_format import align_rows, read_word2vec
+from surf2vec.trainer.system.files import read_json, write_json
 from tests.releases import NUM_ITEMS, VECTOR_SIZE, make_release, read_items, read_users
-from trainer.errors import ConfigError, DamageError, SurfError
-from trainer.gensim.word2vec_format import align_rows, read_word2vec
-from trainer.system.files import read_json, write_json
 
 FORMATS = pytest.mark.parametrize("binary", [True, False], ids=["binary", "text"])
 

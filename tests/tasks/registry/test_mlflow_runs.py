@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.registry import mlflow_runs, tracking
-from trainer.errors import ResourceError, UnavailableError
+from surf2vec.tasks.registry import mlflow_runs, tracking
+from surf2vec.trainer.errors import ResourceError, UnavailableError
 
 
 def test_a_server_that_is_away_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def die(connection, cursor, statement, *rest):
     made.append("CREATE TABLE" in statement)
     if sum(made) == 20:
         os._exit(9)
-from tasks.registry import tracking
+from surf2vec.tasks.registry import tracking
 tracking.list_models("sqlite:///{tmp_path}/mlflow.db")
 """
     root = Path(__file__).parents[3]

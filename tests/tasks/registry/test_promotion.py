@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tasks.config import PublishConfig
-from tasks.registry import mlflow_runs, releases, tracking
-from tasks.registry.faults import find_faults, list_copies
-from tasks.registry.promotion import (
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.registry import mlflow_runs, releases, tracking
+from surf2vec.tasks.registry.faults import find_faults, list_copies
+from surf2vec.tasks.registry.promotion import (
     choose_aliases,
     find_champion,
     lock_aliases,
@@ -22,15 +22,15 @@ from tasks.registry.promotion import (
     rollback_targets,
     settle_aliases,
 )
-from tasks.registry.publish import publish_release
-from tasks.registry.releases import find_alias
-from tasks.root.run import Root, Run, lock_root
-from tasks.root.story import GateStep, RegisterStep
+from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.registry.releases import find_alias
+from surf2vec.tasks.root.run import Root, Run, lock_root
+from surf2vec.tasks.root.story import GateStep, RegisterStep
+from surf2vec.trainer.errors import DamageError, HeldBackError, InputError, UnavailableError
+from surf2vec.trainer.store.writer import lock_store
 from tests.dying import start
 from tests.nights import FIRST, HELD, PASSED, PUBLISH, make_night
 from tests.releases import store_one_by_one
-from trainer.errors import DamageError, HeldBackError, InputError, UnavailableError
-from trainer.store.writer import lock_store
 
 
 @pytest.fixture(scope="module")

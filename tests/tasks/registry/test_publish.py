@@ -10,21 +10,21 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tasks.config import GateConfig, PublishConfig
-from tasks.export.export import EXPORT_MANIFEST
-from tasks.export.form import list_files
-from tasks.gate.figures import list_rules
-from tasks.registry import mlflow_runs, tracking
-from tasks.registry.publish import CURVE, attach_report, list_metrics, publish_release
-from tasks.registry.releases import current_release
-from tasks.registry.version_tags import read_tags
-from tasks.report.tables import flatten
-from tasks.root.run import Root
-from tasks.root.story import RegisterStep, Story, TrainStep
+from surf2vec.tasks.config import GateConfig, PublishConfig
+from surf2vec.tasks.export.export import EXPORT_MANIFEST
+from surf2vec.tasks.export.form import list_files
+from surf2vec.tasks.gate.figures import list_rules
+from surf2vec.tasks.registry import mlflow_runs, tracking
+from surf2vec.tasks.registry.publish import CURVE, attach_report, list_metrics, publish_release
+from surf2vec.tasks.registry.releases import current_release
+from surf2vec.tasks.registry.version_tags import read_tags
+from surf2vec.tasks.report.tables import flatten
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.root.story import RegisterStep, Story, TrainStep
+from surf2vec.trainer.errors import DamageError, InputError
+from surf2vec.trainer.system.files import read_json
 from tests.dying import start
 from tests.releases import STORAGES, make_release, read_users, tell_story
-from trainer.errors import DamageError, InputError
-from trainer.system.files import read_json
 
 mlflow = tracking.mlflow
 PUBLISH = PublishConfig()

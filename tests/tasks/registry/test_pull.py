@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tasks.registry import tracking
-from tasks.registry.publish import publish_release
-from tasks.registry.pull import pull
-from tasks.root.run import Root
+from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.registry.pull import pull
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.errors import DamageError, InputError
 from tests.releases import STORAGES, make_release, tell_story
 from tests.series import bytes_of
-from trainer.errors import DamageError, InputError
 
 CHAMPION = "models:/surf2vec-users@champion"
 

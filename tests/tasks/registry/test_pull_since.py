@@ -12,16 +12,16 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tasks.registry import tracking
-from tasks.registry.pull import pull
-from tasks.registry.pull_since import pull_since
-from tasks.root.run import Root
-from tasks.users.pseudonyms import keyed_digest
-from tasks.users.tombstones import Tombstones
+from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.registry.pull import pull
+from surf2vec.tasks.registry.pull_since import pull_since
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.users.pseudonyms import keyed_digest
+from surf2vec.tasks.users.tombstones import Tombstones
+from surf2vec.trainer.errors import DamageError, InputError
+from surf2vec.trainer.system.files import read_json, verify_file
 from tests.releases import STORAGES
 from tests.series import State, bytes_of, many_users, publish_state, read_table
-from trainer.errors import DamageError, InputError
-from trainer.system.files import read_json, verify_file
 
 CHAMPION = "models:/surf2vec-users@champion"
 PAGE = Path(__file__).parents[3] / "docs" / "registry.md"
@@ -144,8 +144,8 @@ def test_a_corrupt_file_of_changes_is_named_and_what_is_there_stays(root: Root, 
 DYING = """
 import json, os, shutil, sys
 from pathlib import Path
-from tasks.registry import pull
-from tasks.registry import pull_since
+from surf2vec.tasks.registry import pull
+from surf2vec.tasks.registry import pull_since
 from tests.series import bytes_of
 
 def count_down(module, name):
@@ -227,7 +227,7 @@ def test_killed_anywhere_the_folder_is_old_or_new_and_the_next_call_goes_on(
 @pytest.mark.parametrize("root", ["reference"], indirect=True)
 def test_two_pulls_at_once_into_one_folder(root: Root, tmp_path: Path) -> None:
     call = (
-        "import sys; from pathlib import Path; from tasks.registry.pull import pull; "
+        "import sys; from pathlib import Path; from surf2vec.tasks.registry.pull import pull; "
         "pull(sys.argv[1], Path(sys.argv[2]), sys.argv[3])"
     )
     commands = [

@@ -14,14 +14,14 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pytest
 
-from infra.services import find_port, responds
-from tasks.export.path_inputs import open_path_sums
-from tasks.registry import tracking
-from tasks.registry.publish import publish_release
-from tasks.root.run import Root
+from surf2vec.infra.services import find_port, responds
+from surf2vec.tasks.export.trail_inputs import open_trail_sums
+from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.root.run import Root
 from tests.infra.nights import wait_until
-from tests.path_releases import make_path_root
 from tests.releases import ONE_IN_CI, STORAGES, make_release, read_users, tell_story
+from tests.trail_releases import make_trail_root
 
 CONSUMER = """
 import importlib.util, sys, time
@@ -138,12 +138,12 @@ def test_the_model_answers_where_none_of_our_code_is(tmp_path: Path, storage: st
 
 @pytest.mark.slow
 def test_pages_are_summed_up_where_none_of_our_code_is(tmp_path: Path, elsewhere: Elsewhere) -> None:
-    root = make_path_root(tmp_path / "root")
+    root = make_trail_root(tmp_path / "root")
     publish_release(root, STORAGES["copy"], tell_story("whole"), root.export("whole"), None)
     done = elsewhere.consume(root.tracking_uri, program=PAGES_CONSUMER)
     assert done.returncode == 0, done.stderr
     last = np.stack([read_users(root.export("whole"))["user-7"], np.zeros(16, np.float32)])
-    expected, _ = open_path_sums(root.export("whole")).renew(last, [["/page/1", "/page/2"]] * 2)
+    expected, _ = open_trail_sums(root.export("whole")).renew(last, [["/page/1", "/page/2"]] * 2)
     answer = json.loads(done.stdout)
     np.testing.assert_allclose([row["vector"] for row in answer], expected, rtol=1e-6, atol=1e-7)
     assert [len(row["items"]) for row in answer] == [2, 2]

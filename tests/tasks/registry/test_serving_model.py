@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.export.export import unit_rows
-from tasks.registry.tracking import MODEL_CODE, MODEL_MODULES, find_modules
-from tasks.root.run import Root
+from surf2vec.tasks.export.export import unit_rows
+from surf2vec.tasks.registry.tracking import MODEL_CODE, MODEL_MODULES, find_modules
+from surf2vec.tasks.root.run import Root
 from tests.corpora import user_hash
 from tests.releases import ODD_IDS, STORAGES, VECTOR_SIZE, make_release, read_items, read_users
 
@@ -120,18 +120,18 @@ def test_neighbours_and_items_are_those_of_brute_force(
 def test_a_part_alone_has_its_columns_and_ranks_by_them(
     model: Any, export_dir: Path, users: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(Exception, match="'path': this release has nothing, as its vectors have one part"):
-        ask(model, ["user-7"], part="path")
-    monkeypatch.setitem(model.manifest, "parts", {"interest": [0, 3], "path": [3, 8]})
+    with pytest.raises(Exception, match="'trail': this release has nothing, as its vectors have one part"):
+        ask(model, ["user-7"], part="trail")
+    monkeypatch.setitem(model.manifest, "parts", {"interest": [0, 3], "trail": [3, 8]})
     urls, items = read_items(export_dir)
-    for part, columns in (("interest", slice(0, 3)), ("path", slice(3, 8)), ("", slice(None))):
+    for part, columns in (("interest", slice(0, 3)), ("trail", slice(3, 8)), ("", slice(None))):
         row = ask(model, ["user-7"], items=3, part=part).iloc[0]
         np.testing.assert_array_equal(np.float32(row["vector"]), users["user-7"][columns])
         assert row["items"] == [urls[i] for i in np.argsort(-(items[:, columns] @ users["user-7"][columns]))[:3]]
-    with pytest.raises(Exception, match="'interests': this release has 'interest' or 'path'"):
+    with pytest.raises(Exception, match="'interests': this release has 'interest' or 'trail'"):
         ask(model, ["user-7"], part="interests")
     with pytest.raises(Exception, match="neighbours by whole vectors: leave out `part`"):
-        ask(model, ["user-7"], k=3, part="path")
+        ask(model, ["user-7"], k=3, part="trail")
 
 
 def test_asking_for_more_than_there_is_gives_all_there_is(model: Any) -> None:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tasks.report.cards import describe_time, list_night, model_card, name_night, version_card
-from tasks.root.story import Story
+from surf2vec.tasks.report.cards import describe_time, list_night, model_card, name_night, version_card
+from surf2vec.tasks.root.story import Story
 
 STORY: dict[str, Any] = {
     "run_id": "3af29a720ada",

@@ -1,6 +1,6 @@
 """The plan against what was measured, fair sides and no figure where there is none; each worker's load as a table."""
 
-from tasks.report.measured import (
+from surf2vec.tasks.report.measured import (
     describe_sharing,
     list_caveats,
     list_loads,
@@ -8,8 +8,8 @@ from tasks.report.measured import (
     list_train_metrics,
     select_first_worker,
 )
-from tasks.report.report import render_report
-from tasks.root.story import Steps, Story, TrainStep
+from surf2vec.tasks.report.report import render_report
+from surf2vec.tasks.root.story import Steps, Story, TrainStep
 
 TRAIN = TrainStep.model_validate({
     "plan": {

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from tasks.report.nights import describe_night, list_nights, write_nights_report
-from tasks.root.run import Root
-from tasks.root.story import (
+from surf2vec.tasks.report.nights import describe_night, list_nights, write_nights_report
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.root.story import (
     CorpusStep,
     EvaluateStep,
     ExportStep,
@@ -16,7 +16,7 @@ from tasks.root.story import (
     Story,
     UnchangedStep,
 )
-from trainer.system.files import write_json
+from surf2vec.trainer.system.files import write_json
 
 
 def made(run_id: str, until: str, **values: object) -> Story:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.report.page_names import OTHER, page_parts, sections, short_names, shorten, shown_url
+from surf2vec.tasks.report.page_names import OTHER, page_parts, sections, short_names, shorten, shown_url
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.report.pictures import (
+from surf2vec.tasks.report.pictures import (
     Matrix,
     divide_map,
     lay_out,
     nearest_pages,
     read_pages,
 )
-from trainer.system.files import describe_file, write_json
+from surf2vec.trainer.system.files import describe_file, write_json
 
 
 def write_export(folder: Path, urls: list[str], counts: list[int], X: Matrix, bias: float = 0) -> Path:

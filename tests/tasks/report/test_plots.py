@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.report.plots import (
+from surf2vec.tasks.report.plots import (
     HEIGHT,
     MAX_POINTS,
     WIDTH,

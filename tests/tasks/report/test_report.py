@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.report.report import render_report, write_report
-from tasks.root.story import Story
-from trainer.system.files import describe_file, write_json
+from surf2vec.tasks.report.report import render_report, write_report
+from surf2vec.tasks.root.story import Story
+from surf2vec.trainer.system.files import describe_file, write_json
 
 VOID = {"meta", "link", "br", "img", "hr", "input", "wbr"}
 STORY: dict[str, Any] = {

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tasks.report.nights import write_nights_report
-from tasks.report.report import write_report
-from tasks.root.run import Root
-from tasks.root.story import Story
+from surf2vec.tasks.report.nights import write_nights_report
+from surf2vec.tasks.report.report import write_report
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.root.story import Story
 from tests.flows.test_backfill import night
 from tests.infra.browser import PROGRAM, Browser
 from tests.tasks.gate.test_figures import compare_with, judge, make_release

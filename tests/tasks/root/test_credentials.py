@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.root.credentials import mask_credentials, mask_values
+from surf2vec.tasks.root.credentials import mask_credentials, mask_values
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tasks.config import PublishConfig
-from tasks.registry import mlflow_runs, tracking
-from tasks.registry.promotion import find_champion
-from tasks.registry.publish import publish_release
-from tasks.registry.version_tags import read_tags
-from tasks.root.identity import (
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.registry import mlflow_runs, tracking
+from surf2vec.tasks.registry.promotion import find_champion
+from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.registry.version_tags import read_tags
+from surf2vec.tasks.root.identity import (
     ENVIRONMENT,
     ROOT_TAG,
     claim_registry,
@@ -22,10 +22,10 @@ from tasks.root.identity import (
     read_root_id,
     registry_uri,
 )
-from tasks.root.run import Root
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.errors import ConfigError, DamageError
+from surf2vec.trainer.system.files import read_json, write_json
 from tests.releases import make_release, tell_story
-from trainer.errors import ConfigError, DamageError
-from trainer.system.files import read_json, write_json
 
 SERVER, OTHER = "http://mlflow.example:5000", "http://other.example"
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from tasks.root.memory import give_back_memory, spare_bytes
-from trainer.system.memory import private_bytes
+from surf2vec.tasks.root.memory import give_back_memory, spare_bytes
+from surf2vec.trainer.system.memory import private_bytes
 
 
 def test_what_the_process_holds_counts() -> None:

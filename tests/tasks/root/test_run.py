@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tasks.registry.promotion import lock_aliases
-from tasks.root.run import Root, Run, lock_root, open_root
-from tasks.root.story import GateStep, IngestStep, TrainStep
-from trainer.errors import DamageError, ResourceError
+from surf2vec.tasks.registry.promotion import lock_aliases
+from surf2vec.tasks.root.run import Root, Run, lock_root, open_root
+from surf2vec.tasks.root.story import GateStep, IngestStep, TrainStep
+from surf2vec.trainer.errors import DamageError, ResourceError
 
 
 class Counter:
@@ -98,7 +98,7 @@ def test_a_root_where_a_file_is_in_the_way_is_refused(tmp_path: Path) -> None:
 
 def test_writers_wait_for_each_other_and_a_dead_ones_lock_is_free(tmp_path: Path) -> None:
     child = (
-        "import sys; from pathlib import Path; from tasks.root.run import Root, lock_root\n"
+        "import sys; from pathlib import Path; from surf2vec.tasks.root.run import Root, lock_root\n"
         f"with lock_root(Root(Path({str(tmp_path)!r})), 'run'): print('locked', flush=True); sys.stdin.read()"
     )
     waited: list[str] = []

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tasks.root.run import Root, Run
-from tasks.root.story import (
+from surf2vec.tasks.root.run import Root, Run
+from surf2vec.tasks.root.story import (
     CorpusStep,
     EvaluateStep,
     ExportStep,
@@ -21,8 +21,8 @@ from tasks.root.story import (
     TrainStep,
     parse_story,
 )
-from trainer.errors import DamageError
-from trainer.system.files import read_json, write_json
+from surf2vec.trainer.errors import DamageError
+from surf2vec.trainer.system.files import read_json, write_json
 
 OLD = r"""
 {

@@ -2,7 +2,18 @@
 
 import pytest
 
-from tasks.root.wording import as_markdown, brief, compact, count, duration, score, several, share, shown, times
+from surf2vec.tasks.root.wording import (
+    as_markdown,
+    brief,
+    compact,
+    count,
+    duration,
+    score,
+    several,
+    share,
+    shown,
+    times,
+)
 
 
 @pytest.mark.parametrize(

@@ -17,16 +17,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.sample import logs as sample_logs
-from tasks.sample.logs import (
+from surf2vec.tasks.sample import logs as sample_logs
+from surf2vec.tasks.sample.logs import (
     draw_visits,
     interests_of_keys,
     keys_of,
     make_part,
     write_sample_logs,
 )
-from tasks.sample.world import TOPICS, make_world, topic_of_url, write_ids
-from trainer.errors import ConfigError, ResourceError
+from surf2vec.tasks.sample.world import TOPICS, make_world, topic_of_url, write_ids
+from surf2vec.trainer.errors import ConfigError, ResourceError
 
 USERS, DAYS, ITEMS, SEED = 3_000, 5, 2_000, 7
 COMBINED_LINE = re.compile(
@@ -364,7 +364,7 @@ def test_new_users_and_new_pages_come_every_day() -> None:
 MEASURE = """
 import resource, sys
 from pathlib import Path
-from tasks.sample import logs as sample_logs
+from surf2vec.tasks.sample import logs as sample_logs
 sample_logs.PART_EVENTS = 100_000
 sample_logs.write_sample_logs(Path(sys.argv[1]), int(sys.argv[2]), 10, 5_000, 1, "parquet")
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)

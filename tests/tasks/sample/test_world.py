@@ -6,9 +6,9 @@ import re
 import numpy as np
 import pytest
 
-from tasks.ingest.urls import CRAWLER_PATTERN, UrlRules, canonical_item
-from tasks.sample.logs import FIRST_DAY, draw_visits, make_part
-from tasks.sample.world import (
+from surf2vec.tasks.ingest.urls import CRAWLER_PATTERN, UrlRules, canonical_item
+from surf2vec.tasks.sample.logs import FIRST_DAY, draw_visits, make_part
+from surf2vec.tasks.sample.world import (
     AGENTS,
     BOT_AGENTS,
     TOPICS,

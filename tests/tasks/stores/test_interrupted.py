@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 from qdrant_client import QdrantClient, models
 
-from tasks.stores.places import open_store
-from tasks.stores.push import roll_back
-from tasks.users.tombstones import Tombstones
+from surf2vec.tasks.stores.places import open_store
+from surf2vec.tasks.stores.push import roll_back
+from surf2vec.tasks.users.tombstones import Tombstones
+from surf2vec.trainer.errors import InputError
 from tests.pushed import SECOND, USERS, as_lists, push_to, read_served, write_release
-from trainer.errors import InputError
 
 
 def kill_push(url: str, folder: Path, point: str) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from tasks.stores import places
-from tasks.stores.places import open_store, parse_place
-from trainer.errors import ConfigError, UnavailableError
+from surf2vec.tasks.stores import places
+from surf2vec.tasks.stores.places import open_store, parse_place
+from surf2vec.trainer.errors import ConfigError, UnavailableError
 
 
 @pytest.mark.parametrize(

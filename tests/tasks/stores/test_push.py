@@ -9,16 +9,16 @@ import polars as pl
 import psycopg2
 import pytest
 
-from tasks.registry.publish import publish_release
-from tasks.root.run import Root
-from tasks.stores.places import Change, open_store
-from tasks.stores.push import compare, make_rows, open_release, roll_back
+from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.stores.places import Change, open_store
+from surf2vec.tasks.stores.push import compare, make_rows, open_release, roll_back
+from surf2vec.trainer.errors import DamageError, InputError
+from surf2vec.trainer.events import ignore_event
 from tests.ingested import take_in, write_log
 from tests.pushed import ITEMS, SECOND, USERS, as_lists, push_to, read_served, write_release
 from tests.releases import STORAGES, make_release, tell_story
 from tests.series import bytes_of
-from trainer.errors import DamageError, InputError
-from trainer.events import ignore_event
 
 
 def test_what_is_new_changed_and_gone() -> None:

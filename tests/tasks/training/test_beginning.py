@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from tasks.config import NightlyConfig, PublishConfig
-from tasks.registry.promotion import find_champion
-from tasks.root.run import Root
-from tasks.root.story import ReleaseBefore
-from tasks.training import beginning
-from tasks.training.beginning import NightRequest, plan_night, why_full
-from tasks.training.runs import BaseRelease, open_base
-from trainer.config import TrainConfig
-from trainer.store.generation import Generation
-from trainer.system.files import write_json
+from surf2vec.tasks.config import NightlyConfig, PublishConfig
+from surf2vec.tasks.registry.promotion import find_champion
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.root.story import ReleaseBefore
+from surf2vec.tasks.training import beginning
+from surf2vec.tasks.training.beginning import NightRequest, plan_night, why_full
+from surf2vec.tasks.training.runs import BaseRelease, open_base
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.store.generation import Generation
+from surf2vec.trainer.system.files import write_json
 
 CONFIG = TrainConfig(vector_size=16)
 INPUTS: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The log chooses the path's weight: only beyond chance, by users whom nobody else asks, and once for all nights."""
+"""The log chooses the trail's weight: only beyond chance, by users whom nobody else asks, and once for all nights."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,22 +6,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.evaluation import scores as scores_module
-from tasks.evaluation.evaluate import join_questions, questions, rank_held_out
-from tasks.evaluation.scores import score_of
-from tasks.root.run import Root
-from tasks.training import choice
-from tasks.training.choice import WEIGHTS, choose_by_log, choose_weights, pick
+from surf2vec.tasks.evaluation import scores as scores_module
+from surf2vec.tasks.evaluation.evaluate import join_questions, questions, rank_held_out
+from surf2vec.tasks.evaluation.scores import score_of
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.training import choice
+from surf2vec.tasks.training.choice import WEIGHTS, choose_by_log, choose_weights, pick
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.events import ignore_event
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.tokens import Corpus, open_corpus
+from surf2vec.trainer.system.files import read_json, write_json
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
+from surf2vec.trainer.training.vectors import TRAIL_WEIGHT, BothParts, weight_of
 from tests.corpora import write_corpus
 from tests.tasks.corpus.test_order import walk
-from trainer.config import TrainConfig
-from trainer.events import ignore_event
-from trainer.store.generation import open_generation
-from trainer.store.tokens import Corpus, open_corpus
-from trainer.system.files import read_json, write_json
-from trainer.training.job import Job
-from trainer.training.loop import train
-from trainer.training.vectors import PATH_WEIGHT, BothParts, weight_of
 
 
 def ranks(**factors: float) -> dict[float, np.ndarray]:
@@ -33,7 +33,7 @@ def ranks(**factors: float) -> dict[float, np.ndarray]:
 
 def test_lower_ranks_beyond_two_standard_errors_are_chosen() -> None:
     chosen = pick(ranks(w9=0.5, w8=0.75))
-    assert chosen["path_weight"] == 0.9
+    assert chosen["trail_weight"] == 0.9
     assert chosen["gain"] == pytest.approx(np.log(2) / 2)
     assert chosen["standard_error"] == pytest.approx(np.log(2) / 2 / 1000**0.5, rel=0.01)
     assert chosen["num_users"] == 1000
@@ -43,13 +43,13 @@ def test_lower_ranks_beyond_two_standard_errors_are_chosen() -> None:
 
 def test_lower_ranks_by_chance_are_not_chosen() -> None:
     by_one_user = ranks(w9=1) | {0.9: np.where(np.arange(1000) == 0, 1e-3, 1) * np.arange(1, 1001)}
-    assert pick(by_one_user)["path_weight"] == PATH_WEIGHT
+    assert pick(by_one_user)["trail_weight"] == TRAIL_WEIGHT
 
 
 @pytest.mark.parametrize("found", [ranks(), ranks(w2=2.0), {}])
 def test_otherwise_the_usual_weight_stays(found: dict[float, np.ndarray]) -> None:
     chosen = pick(found)
-    assert chosen["path_weight"] == PATH_WEIGHT
+    assert chosen["trail_weight"] == TRAIL_WEIGHT
     assert "gain" not in chosen
 
 
@@ -66,7 +66,7 @@ def make(tmp_path: Path, **settings: object) -> tuple[Root, Corpus]:
 
 
 def keys_of(corpus: Corpus, partition: int) -> list[int]:
-    from trainer.store.tokens import held_out_keys
+    from surf2vec.trainer.store.tokens import held_out_keys
 
     histories = corpus.read(partition)
     return [int(key) for key in held_out_keys(histories.hashes)]
@@ -93,14 +93,14 @@ def test_the_choice_is_committed_once(tmp_path: Path, monkeypatch: pytest.Monkey
         {f"{weight:g}" for weight in (0, *WEIGHTS, 1)},
     )
     generation = open_generation(root.store)
-    assert weight_of(generation) == chosen["path_weight"]
+    assert weight_of(generation) == chosen["trail_weight"]
     monkeypatch.setattr(choice, "pick", lambda ranks: pytest.fail("it was chosen already"))
     assert choose_weights(root, corpus, None, ignore_event) == chosen
     assert open_generation(root.store).generation == generation.generation
 
 
 def test_a_weight_that_is_set_is_left_alone(tmp_path: Path) -> None:
-    root, corpus = make(tmp_path, path_weight=0.3)
+    root, corpus = make(tmp_path, trail_weight=0.3)
     assert choose_weights(root, corpus, None, ignore_event) == {}
     assert weight_of(open_generation(root.store)) == 0.3
 
@@ -115,7 +115,7 @@ def test_the_hits_are_those_of_ranking_with_each_weight(
     generation = open_generation(root.store)
     found = choose_by_log(corpus, generation)["hit_at_20"]
     for weight in (0.0, *WEIGHTS, 1.0):
-        weighed = replace(generation, manifest=generation.manifest | {"choice": {"path_weight": weight}})
+        weighed = replace(generation, manifest=generation.manifest | {"choice": {"trail_weight": weight}})
         [question] = join_questions(questions(corpus, BothParts(weighed, corpus), by_choosing=True))
         ranks = rank_held_out(question, score_of(weighed, np.zeros(corpus.num_items, np.int64))).ranks
         assert found[f"{weight:g}"] == (ranks <= 20).mean()

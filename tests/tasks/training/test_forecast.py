@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.config import ResourcesConfig
-from tasks.training.forecast import Volume, plan_equal, plan_size, spread_tokens, spread_users, zipf_counts
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError, ResourceError
-from trainer.plan.alone import Budget
-from trainer.plan.prediction import Rates
-from trainer.plan.sizes import Work, training_sizes
+from surf2vec.tasks.config import ResourcesConfig
+from surf2vec.tasks.training.forecast import Volume, plan_equal, plan_size, spread_tokens, spread_users, zipf_counts
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError, ResourceError
+from surf2vec.trainer.plan.alone import Budget
+from surf2vec.trainer.plan.prediction import Rates
+from surf2vec.trainer.plan.sizes import Work, training_sizes
 
 CONFIG = TrainConfig(vector_size=16, epochs=2)
 
@@ -22,7 +22,7 @@ def test_a_small_training_stays_in_memory_and_has_its_seconds(tmp_path: Path) ->
     assert (plan["kernel"], plan["num_chunks"], plan["num_blocks"]) == ("cpu", 1, 1)
     assert plan["seconds"] > 0
     assert plan["reasons"][-2].startswith("50,000 tokens at ")
-    assert plan["reasons"][-1].startswith("the path's settings are not tried: ")
+    assert plan["reasons"][-1].startswith("the trail's settings are not tried: ")
     assert list(tmp_path.iterdir()) == []
 
 

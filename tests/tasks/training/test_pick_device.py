@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tasks.config import ResourcesConfig
-from tasks.training.worker_processes import Device, count_workers, pick_device
+from surf2vec.tasks.config import ResourcesConfig
+from surf2vec.tasks.training.worker_processes import Device, count_workers, pick_device
+from surf2vec.trainer import kernels
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.kernels import gpu
+from surf2vec.trainer.training import trial
 from tests.trainer.kernels.test_gpu import HAS_GPU, is_interpreted
-from trainer import kernels
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError
-from trainer.kernels import gpu
-from trainer.training import trial
 
 CONFIG = TrainConfig(parts="interest", vector_size=4, negative=2)
 ON_GPU = ResourcesConfig(device_memory="1GB")
@@ -89,7 +89,7 @@ def test_nothing_is_tried_where_no_gpu_is_asked_for(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("missing", ["torch", "triton"])
 def test_without_torch_or_triton_the_cpu_is_taken(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     monkeypatch.setitem(sys.modules, missing, None)  # an import then raises ModuleNotFoundError
-    monkeypatch.delitem(sys.modules, "trainer.kernels.gpu")
+    monkeypatch.delitem(sys.modules, "surf2vec.trainer.kernels.gpu")
     monkeypatch.delattr(kernels, "gpu")
     device = pick_device(TrainConfig(), ResourcesConfig(device_memory="1GB"))
     assert device.kernel == "cpu"

@@ -6,13 +6,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tasks.training.space import begin_new_items, find_space_rotations
+from surf2vec.tasks.training.space import begin_new_items, find_space_rotations
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.store.generation import Generation, open_generation
+from surf2vec.trainer.store.tokens import Corpus
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 from tests.corpora import describe_anew, planted_histories, write_corpus
-from trainer.config import TrainConfig
-from trainer.store.generation import Generation, open_generation
-from trainer.store.tokens import Corpus
-from trainer.training.job import Job
-from trainer.training.loop import train
 
 CONFIG = TrainConfig(vector_size=16, epochs=3, threads=1)
 KNOWN = [
@@ -44,7 +44,7 @@ def test_new_items_begin_at_the_mean_of_their_section_then_of_their_host_then_at
     new = ["https://a.org/news/3", "https://a.org/jobs/1", "https://c.org/1", "/wiki/two", "page8", "https://b.org/y"]
     corpus = name_items(corpus, KNOWN + new)
     night = Corpus(corpus.folder, corpus.manifest | {"num_items": len(KNOWN) + len(new)})
-    tables = base.read_items(), base.path.outputs.vectors, base.path.inputs.vectors
+    tables = base.read_items(), base.trail.outputs.vectors, base.trail.inputs.vectors
     for vectors, items in zip(begin_new_items(night, base), tables, strict=True):
         np.testing.assert_allclose(vectors[0], items[:2].mean(axis=0), rtol=1e-5)
         np.testing.assert_allclose(vectors[1], items[:3].mean(axis=0), rtol=1e-5)
@@ -65,14 +65,14 @@ def test_the_same_training_under_other_numbers_needs_no_rotation(tmp_path: Path)
     renamed = train_with_urls(tmp_path / "two", urls)
     assert [found.cosine for found in find_space_rotations(one, renamed)] == pytest.approx([1, 1], abs=1e-5)
     other = train_with_urls(tmp_path / "three", urls, seed=2)
-    found, of_path = find_space_rotations(one, other)
-    assert (found.num_items, of_path.num_items) == (30, 60)  # outputs and inputs of the path turn together
-    tables = one[1].path.outputs.vectors, other[1].path.outputs.vectors
+    found, of_trail = find_space_rotations(one, other)
+    assert (found.num_items, of_trail.num_items) == (30, 60)  # outputs and inputs of the trail turn together
+    tables = one[1].trail.outputs.vectors, other[1].trail.outputs.vectors
     assert (
-        cosine(tables[0][:, :-2], (tables[1] @ of_path.matrix)[:, :-2])
+        cosine(tables[0][:, :-2], (tables[1] @ of_trail.matrix)[:, :-2])
         > cosine(tables[0][:, :-2], tables[1][:, :-2]) + 0.1
     )
-    np.testing.assert_array_equal((tables[1] @ of_path.matrix)[:, -2:], tables[1][:, -2:])
+    np.testing.assert_array_equal((tables[1] @ of_trail.matrix)[:, -2:], tables[1][:, -2:])
     unaligned = cosine(one[1].read_items(), other[1].read_items())
     turned = other[1].read_items() @ found.matrix
     aligned = cosine(one[1].read_items(), turned)

@@ -1,4 +1,4 @@
-"""The log chooses the path's settings: only beyond chance, by what training sees, and once until the next full night."""
+"""The log chooses the trail's settings: only beyond chance, by what training sees, and once until the next full night."""
 
 from pathlib import Path
 from typing import Any
@@ -6,19 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.root.run import Root
-from tasks.training import trials
-from tasks.training.trials import VALUES, describe_plan, find_hits, pick_settings, try_settings, why_no_trials
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.training import trials
+from surf2vec.tasks.training.trials import VALUES, describe_plan, find_hits, pick_settings, try_settings, why_no_trials
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import TrainingError
+from surf2vec.trainer.events import ignore_event
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 from tests.corpora import write_corpus
 from tests.tasks.corpus.test_order import walk
-from trainer.config import TrainConfig
-from trainer.errors import TrainingError
-from trainer.events import ignore_event
-from trainer.store.generation import open_generation
-from trainer.training.job import Job
-from trainer.training.loop import train
 
-START = {"path_l2": 0.1, "path_backward": 0.5, "path_discount": 0.2}
+START = {"trail_l2": 0.1, "trail_backward": 0.5, "trail_discount": 0.2}
 CONFIG = TrainConfig(vector_size=16, epochs=2, threads=1)
 
 
@@ -31,19 +31,19 @@ def test_the_defaults_are_among_the_values() -> None:
 
 
 def test_each_setting_gets_its_best_value_beyond_two_standard_errors() -> None:
-    tried = [START, START | {"path_l2": 0.05}, START | {"path_l2": 0.2}, START | {"path_backward": 0.9}]
+    tried = [START, START | {"trail_l2": 0.05}, START | {"trail_l2": 0.2}, START | {"trail_backward": 0.9}]
     found = pick_settings(tried, [hits(0.5), hits(0.52), hits(0.53), hits(0.503)])
-    assert found["settings"] == START | {"path_l2": 0.2}
+    assert found["settings"] == START | {"trail_l2": 0.2}
     assert found["hit_at_20"] == 0.5
     assert [(gain["name"], gain["value"], gain["is_chosen"]) for gain in found["gains"]] == [
-        ("path_l2", 0.05, False), ("path_l2", 0.2, True), ("path_backward", 0.9, False)
+        ("trail_l2", 0.05, False), ("trail_l2", 0.2, True), ("trail_backward", 0.9, False)
     ]  # fmt: skip
     assert found["gains"][1]["gain"] == pytest.approx(0.03)
     assert found["gains"][1]["standard_error"] == pytest.approx((0.03 * 0.97 / 1000) ** 0.5, rel=0.01)
 
 
 def test_a_trial_that_diverged_chooses_nothing() -> None:
-    tried = [START, START | {"path_l2": 0.2}]
+    tried = [START, START | {"trail_l2": 0.2}]
     assert pick_settings(tried, [hits(0.5), None])["settings"] == START
     assert pick_settings(tried, [None, hits(0.9)]) == {"settings": START, "hit_at_20": None, "gains": []}
 
@@ -52,11 +52,11 @@ def test_a_trial_that_diverged_chooses_nothing() -> None:
     ("config", "num_users", "reason"),
     [
         (CONFIG, 99_999, "99,999 users"),
-        (TrainConfig(parts="interest"), 10**6, "no path"),
+        (TrainConfig(parts="interest"), 10**6, "no trail"),
         (CONFIG, 100_000, None),
     ],
 )
-def test_trials_need_a_path_and_many_users(config: TrainConfig, num_users: int, reason: str | None) -> None:
+def test_trials_need_a_trail_and_many_users(config: TrainConfig, num_users: int, reason: str | None) -> None:
     told = why_no_trials(config, num_users)
     assert told is None if reason is None else reason in (told or "")
 
@@ -93,10 +93,10 @@ def test_every_other_value_is_tried_once(job: Job, tmp_path: Path, monkeypatch: 
 
 def test_a_better_value_is_found(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few(monkeypatch)
-    monkeypatch.setattr(trials, "VALUES", {"path_l2": (0.1, 10.0)})
-    bad = trials.replace(job, config=trials.replace(CONFIG, path_l2=10.0))
+    monkeypatch.setattr(trials, "VALUES", {"trail_l2": (0.1, 10.0)})
+    bad = trials.replace(job, config=trials.replace(CONFIG, trail_l2=10.0))
     found = try_settings(Root(tmp_path), bad, None, False, ignore_event)
-    assert found["settings"] == {"path_l2": 0.1}
+    assert found["settings"] == {"trail_l2": 0.1}
     (gain,) = found["gains"]
     assert gain["gain"] > 2 * gain["standard_error"] > 0
 
@@ -105,13 +105,13 @@ def test_the_release_that_serves_is_what_is_compared_with(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few(monkeypatch)
-    served = trials.replace(job, config=trials.replace(CONFIG, path_l2=0.2))
+    served = trials.replace(job, config=trials.replace(CONFIG, trail_l2=0.2))
     train(served)
     present = open_generation(job.store_dir)
     found = try_settings(Root(tmp_path), job, present, False, ignore_event)
-    assert [gain["value"] for gain in found["gains"] if gain["name"] == "path_l2"] == [0.1]
+    assert [gain["value"] for gain in found["gains"] if gain["name"] == "trail_l2"] == [0.1]
     kept = try_settings(Root(tmp_path), job, present, True, ignore_event)
-    assert kept["settings"] == START | {"path_l2": 0.2}
+    assert kept["settings"] == START | {"trail_l2": 0.2}
     assert "gains" not in kept
 
 

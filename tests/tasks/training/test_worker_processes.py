@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from tasks.config import ResourcesConfig
-from tasks.training import worker_processes
-from tasks.training.worker_processes import (
+from surf2vec.tasks.config import ResourcesConfig
+from surf2vec.tasks.training import worker_processes
+from surf2vec.tasks.training.worker_processes import (
     STOP_SECONDS,
     Device,
     Reported,
@@ -24,14 +24,14 @@ from tasks.training.worker_processes import (
     explain_failure,
     train_together,
 )
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError, DamageError, ResourceError
+from surf2vec.trainer.store.generation import has_generation, open_generation
+from surf2vec.trainer.store.tokens import open_corpus
+from surf2vec.trainer.training.job import Job, Schedule, identity
+from surf2vec.trainer.training.loop import StoppedError, train
+from surf2vec.trainer.workers.group import WorkerLostError
 from tests.corpora import planted_histories, write_corpus
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError, DamageError, ResourceError
-from trainer.store.generation import has_generation, open_generation
-from trainer.store.tokens import open_corpus
-from trainer.training.job import Job, Schedule, identity
-from trainer.training.loop import StoppedError, train
-from trainer.workers.group import WorkerLostError
 
 CONFIG = TrainConfig(vector_size=8, epochs=30, negative=2, threads=1)
 CPU = Device("cpu")
@@ -162,7 +162,9 @@ def test_an_agent_that_is_told_to_end_again_and_again_ends_its_workers_and_itsel
         nonlocal is_told, told
         if name == "progress" and not is_told:
             is_told, told = True, time.monotonic()
-            [agent] = [child for child in descendants() - before if "tasks.training.loopback_agent" in child.cmdline()]
+            [agent] = [
+                child for child in descendants() - before if "surf2vec.tasks.training.loopback_agent" in child.cmdline()
+            ]
             for _ in range(1_000):  # as when a parent with many threads is killed: it sends one for each of them
                 os.kill(agent.pid, signal.SIGTERM)
                 time.sleep(0.0001)

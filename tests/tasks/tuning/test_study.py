@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.distributions import IntDistribution
 
-from tasks.tuning.study import apply_settings, find_importances, propose, search_space
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError
+from surf2vec.tasks.tuning.study import apply_settings, find_importances, propose, search_space
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError
 
 COUNTS = np.array([500, 100, *[10] * 100], dtype=np.int64)
 ALWAYS = {"alpha", "epochs", "l2"}

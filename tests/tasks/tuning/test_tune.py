@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-import tasks.tuning.study
-import tasks.tuning.tune
-from flows.cli.nights import search_settings
-from flows.cli.options import Call
-from flows.config import PipelineConfig, load_config
-from tasks.config import PublishConfig
-from tasks.corpus.folder import newest_corpus
-from tasks.registry import tracking
-from tasks.root.run import Root
-from tasks.tuning.study import Search
-from tasks.tuning.tune import choose_share, tune
+import surf2vec.tasks.tuning.study
+import surf2vec.tasks.tuning.tune
+from surf2vec.flows.cli.nights import search_settings
+from surf2vec.flows.cli.options import Call
+from surf2vec.flows.config import PipelineConfig, load_config
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.corpus.folder import newest_corpus
+from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.tuning.study import Search
+from surf2vec.tasks.tuning.tune import choose_share, tune
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError, InputError, ResourceError, TrainingError
 from tests.corpora import planted_histories, write_corpus
 from tests.ingested import write_log
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError, InputError, ResourceError, TrainingError
 
 TRAIN = TrainConfig(vector_size=8, epochs=3, threads=1, alpha=0.1, min_alpha=0.01, negative=5)
 NUM_USERS = 800
@@ -73,7 +73,7 @@ def runs_of(root: Root) -> list[Any]:
 
 
 def test_a_search_from_trials_to_the_file(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks.tuning.tune, "MIN_TRIALS_FOR_IMPORTANCES", 7)
+    monkeypatch.setattr(surf2vec.tasks.tuning.tune, "MIN_TRIALS_FOR_IMPORTANCES", 7)
     lines: list[str] = []
     result = tune(root, WINDOW, ask(root, 7), messages(lines))
     trials = story_of(root)["trials"]
@@ -128,7 +128,7 @@ def test_no_user_id_leaves_the_corpus(root: Root) -> None:
 def test_the_same_command_repeats_no_trial_and_more_trials_go_on(
     root: Root, made: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks.tuning.study, "_STARTUP_TRIALS", 2)
+    monkeypatch.setattr(surf2vec.tasks.tuning.study, "_STARTUP_TRIALS", 2)
     tune(root, WINDOW, ask(root, 2))
     first = tried(root)
     tune(root, WINDOW, ask(root, 5))
@@ -137,7 +137,7 @@ def test_the_same_command_repeats_no_trial_and_more_trials_go_on(
     result = tune(whole, WINDOW, ask(whole, 5))
     assert tried(root)[:2] == first
     assert tried(root) == tried(whole)  # two are random; what was tried before says what comes next
-    monkeypatch.setattr(tasks.tuning.tune, "train", None)
+    monkeypatch.setattr(surf2vec.tasks.tuning.tune, "train", None)
     again = tune(whole, WINDOW, ask(whole, 5))
     assert {**again, "seconds": 0} == {**result, "seconds": 0}
     assert len(runs_of(whole)) == 6
@@ -146,7 +146,7 @@ def test_the_same_command_repeats_no_trial_and_more_trials_go_on(
 @pytest.mark.parametrize("place", ["train", "open_run"])
 def test_a_search_that_was_ended_goes_on(root: Root, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: Iterator[int] = iter(range(100))
-    module = tasks.tuning.tune if place == "train" else tasks.tuning.study.mlflow_runs
+    module = surf2vec.tasks.tuning.tune if place == "train" else surf2vec.tasks.tuning.study.mlflow_runs
     whole = getattr(module, place)
 
     def break_off(*arguments: Any) -> Any:
@@ -170,14 +170,14 @@ def test_a_search_that_was_ended_goes_on(root: Root, place: str, monkeypatch: py
 def test_a_training_that_does_not_stay_finite_is_a_trial_that_reached_nothing(
     root: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, calls = tasks.tuning.tune.train, iter(range(10))
+    whole, calls = surf2vec.tasks.tuning.tune.train, iter(range(10))
 
     def fail_second(*arguments: Any) -> Any:
         if next(calls) == 1:
             raise TrainingError("vectors are no longer finite")
         return whole(*arguments)
 
-    monkeypatch.setattr(tasks.tuning.tune, "train", fail_second)
+    monkeypatch.setattr(surf2vec.tasks.tuning.tune, "train", fail_second)
     tune(root, WINDOW, ask(root))
     assert [trial["failure"] for trial in story_of(root)["trials"]] == [None, "vectors are no longer finite", None]
     assert tried(root)[1][1] == 0
@@ -279,7 +279,7 @@ def test_the_command_shows_a_table_or_prints_one_object(root: Root) -> None:
     (root.path / "sources.json").write_text("{}")
     settings = [f"train.{name}={value}" for name, value in (("vector_size", 8), ("epochs", 2), ("threads", 1))]
     sets = [part for setting in settings for part in ("--set", setting)]
-    call = [sys.executable, "-m", "flows.cli", "tune", "--trials", "2", "--root", str(root.path), *sets]
+    call = [sys.executable, "-m", "surf2vec.flows.cli", "tune", "--trials", "2", "--root", str(root.path), *sets]
     shown = subprocess.run(call, capture_output=True, text=True, timeout=120, check=True)
     assert "ns_exponent" in shown.stdout
     assert f"written to {root.path / 'tuned.toml'}" in shown.stdout

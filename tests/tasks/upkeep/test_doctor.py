@@ -8,16 +8,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus.build import build_corpus
-from tasks.corpus.window import CorpusRequest
-from tasks.ingest.ingest import ingest
-from tasks.root.run import Root, open_root
-from tasks.upkeep.doctor import examine
+from surf2vec.tasks.config import EvaluateConfig, IngestConfig
+from surf2vec.tasks.corpus.build import build_corpus
+from surf2vec.tasks.corpus.window import CorpusRequest
+from surf2vec.tasks.ingest.ingest import ingest
+from surf2vec.tasks.root.run import Root, open_root
+from surf2vec.tasks.upkeep.doctor import examine
+from surf2vec.trainer.events import ignore_event
+from surf2vec.trainer.system.files import describe_file, read_json, write_json
 from tests.flows.test_nightly import write_logs
 from tests.releases import make_release
-from trainer.events import ignore_event
-from trainer.system.files import describe_file, read_json, write_json
 
 
 @pytest.fixture

@@ -10,25 +10,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.config import PublishConfig
-from tasks.queries.similar import similar_users
-from tasks.registry import tracking
-from tasks.registry.publish import publish_release
-from tasks.registry.pull import pull
-from tasks.registry.tracking import Registered, Version
-from tasks.root.identity import ROOT_TAG
-from tasks.root.run import Root, Run, lock_root
-from tasks.root.story import ExportStep, IngestStep, RegisterStep, ReportStep
-from tasks.upkeep.doctor import examine
-from tasks.upkeep.gc import References, collect_garbage, find_waste
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.queries.similar import similar_users
+from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.registry.pull import pull
+from surf2vec.tasks.registry.tracking import Registered, Version
+from surf2vec.tasks.root.identity import ROOT_TAG
+from surf2vec.tasks.root.run import Root, Run, lock_root
+from surf2vec.tasks.root.story import ExportStep, IngestStep, RegisterStep, ReportStep
+from surf2vec.tasks.upkeep.doctor import examine
+from surf2vec.tasks.upkeep.gc import References, collect_garbage, find_waste
+from surf2vec.trainer.errors import InputError, ResourceError
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.writer import lock_store, pin_generation
+from surf2vec.trainer.system.files import write_json
 from tests.dying import run_dying
 from tests.releases import draw_generation, export_release, make_corpus, make_release, tell_story
 from tests.tasks.upkeep.test_repartition import snapshot
 from tests.trained import make_trained, rows_by_user
-from trainer.errors import InputError, ResourceError
-from trainer.store.generation import open_generation
-from trainer.store.writer import lock_store, pin_generation
-from trainer.system.files import write_json
 
 CONFIG = PublishConfig(keep_releases=2)
 RELEASES = ("r1", "r2", "r3", "r4", "r5", "r6")

@@ -13,29 +13,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus.build import build_corpus
-from tasks.corpus.regroup import Regrouping, arrange
-from tasks.corpus.window import CorpusRequest
-from tasks.ingest.ingest import ingest
-from tasks.root.run import Root, lock_root
-from tasks.upkeep.doctor import examine
-from tasks.upkeep.repartition import repartition
+from surf2vec.tasks.config import EvaluateConfig, IngestConfig
+from surf2vec.tasks.corpus.build import build_corpus
+from surf2vec.tasks.corpus.regroup import Regrouping, arrange
+from surf2vec.tasks.corpus.window import CorpusRequest
+from surf2vec.tasks.ingest.ingest import ingest
+from surf2vec.tasks.root.run import Root, lock_root
+from surf2vec.tasks.upkeep.doctor import examine
+from surf2vec.tasks.upkeep.repartition import repartition
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError, DamageError, ResourceError
+from surf2vec.trainer.events import ignore_event
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.manifests import write_manifest
+from surf2vec.trainer.store.tokens import open_corpus
+from surf2vec.trainer.store.writer import open_pinned, pin_generation
+from surf2vec.trainer.system.files import read_json, write_json
+from surf2vec.trainer.training import preparation
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 from tests.corpora import user_hash
 from tests.flows.test_nightly import write_logs
 from tests.ingested import check_events, read_events
 from tests.trained import MEMORY_BYTES, make_trained, prepare, rows_by_user, train_root
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError, DamageError, ResourceError
-from trainer.events import ignore_event
-from trainer.store.generation import open_generation
-from trainer.store.manifests import write_manifest
-from trainer.store.tokens import open_corpus
-from trainer.store.writer import open_pinned, pin_generation
-from trainer.system.files import read_json, write_json
-from trainer.training import preparation
-from trainer.training.job import Job
-from trainer.training.loop import train
 
 
 def change(root: Root, partitions: int | None, memory_bytes: int = MEMORY_BYTES) -> dict[str, Any]:

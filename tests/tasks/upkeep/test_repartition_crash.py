@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tasks.root.run import Root, lock_root
+from surf2vec.tasks.root.run import Root, lock_root
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.writer import pin_generation
+from surf2vec.trainer.system.files import read_json
 from tests.dying import run_dying, start
 from tests.tasks.upkeep.test_repartition import change, complaints, copy, snapshot
 from tests.trained import make_trained, rows_by_user
-from trainer.store.generation import open_generation
-from trainer.store.writer import pin_generation
-from trainer.system.files import read_json
 
 BEFORE, AFTER = 1, 2
 

@@ -7,34 +7,34 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.cli.options import Call
-from flows.cli.roots import restore
-from flows.config import PipelineConfig
-from tasks.config import IngestConfig, PublishConfig
-from tasks.forgetting.forget import forget
-from tasks.queries.infer import Inference, infer
-from tasks.queries.similar import similar_users
-from tasks.registry import mlflow_runs, tracking
-from tasks.registry.publish import publish_release
-from tasks.registry.pull import pull
-from tasks.root.identity import read_root_id, registry_uri
-from tasks.root.run import Root, Run, lock_root
-from tasks.upkeep.doctor import examine
-from tasks.upkeep.repartition import repartition
-from tasks.upkeep.restore import restore_story
+from surf2vec.flows.cli.options import Call
+from surf2vec.flows.cli.roots import restore
+from surf2vec.flows.config import PipelineConfig
+from surf2vec.tasks.config import IngestConfig, PublishConfig
+from surf2vec.tasks.forgetting.forget import forget
+from surf2vec.tasks.queries.infer import Inference, infer
+from surf2vec.tasks.queries.similar import similar_users
+from surf2vec.tasks.registry import mlflow_runs, tracking
+from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.registry.pull import pull
+from surf2vec.tasks.root.identity import read_root_id, registry_uri
+from surf2vec.tasks.root.run import Root, Run, lock_root
+from surf2vec.tasks.upkeep.doctor import examine
+from surf2vec.tasks.upkeep.repartition import repartition
+from surf2vec.tasks.upkeep.restore import restore_story
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError, DamageError, InputError
+from surf2vec.trainer.events import ignore_event
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.tokens import open_corpus
+from surf2vec.trainer.store.writer import open_pinned
+from surf2vec.trainer.system.files import read_json, write_json
 from tests.dying import run_dying
 from tests.releases import STORAGES, make_release, tell_story
 from tests.served import deliver, make_served
 from tests.stores import read_item_table
 from tests.tasks.upkeep.test_repartition import snapshot
 from tests.trained import MEMORY_BYTES, rows_by_user
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError, DamageError, InputError
-from trainer.events import ignore_event
-from trainer.store.generation import open_generation
-from trainer.store.tokens import open_corpus
-from trainer.store.writer import open_pinned
-from trainer.system.files import read_json, write_json
 
 URI = "models:/surf2vec-users@champion"
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tasks.config import ColumnsConfig
-from tasks.users.ids_files import read_ids
-from trainer.errors import InputError
+from surf2vec.tasks.config import ColumnsConfig
+from surf2vec.tasks.users.ids_files import read_ids
+from surf2vec.trainer.errors import InputError
 
 COLUMNS = ColumnsConfig()
 

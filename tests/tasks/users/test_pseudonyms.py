@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tasks.config import IngestConfig
-from tasks.ingest.user_key import read_user_key
-from tasks.root.run import Root
-from tasks.users.pseudonyms import fingerprint, keyed_digest, pseudonym
+from surf2vec.tasks.config import IngestConfig
+from surf2vec.tasks.ingest.user_key import read_user_key
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.users.pseudonyms import fingerprint, keyed_digest, pseudonym
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.system.files import read_json
 from tests.ingested import read_events, take_in, write_log
-from trainer.errors import ConfigError
-from trainer.system.files import read_json
 
 KEYED = IngestConfig(user_key_env="USER_KEY")
 

@@ -9,9 +9,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from tasks.root.run import Root
-from tasks.users.tombstones import FILE, KEY_FILE, add_tombstones, copy_tombstones, read_tombstones
-from trainer.errors import DamageError
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.users.tombstones import FILE, KEY_FILE, add_tombstones, copy_tombstones, read_tombstones
+from surf2vec.trainer.errors import DamageError
 
 
 def test_nobody_is_forgotten_in_a_new_root(tmp_path: Path) -> None:

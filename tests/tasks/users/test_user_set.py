@@ -6,10 +6,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.users.placement import user_hash
-from tasks.users.pseudonyms import keyed_digest
-from tasks.users.tombstones import Tombstones
-from tasks.users.user_set import search_file, want_forgotten, want_users
+from surf2vec.tasks.users.placement import user_hash
+from surf2vec.tasks.users.pseudonyms import keyed_digest
+from surf2vec.tasks.users.tombstones import Tombstones
+from surf2vec.tasks.users.user_set import search_file, want_forgotten, want_users
 
 
 def test_only_some_micro_partitions_can_have_them() -> None:

@@ -8,15 +8,15 @@ import pytest
 from gensim.models import Word2Vec
 from gensim.models.doc2vec import Doc2Vec, TaggedDocument
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.gensim.warm_start import apply_warm_start, read_warm_start, warm_start_of
+from surf2vec.trainer.gensim.word2vec_format import write_word2vec
+from surf2vec.trainer.kernels.first_rows import begin_items
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 from tests.corpora import planted_histories, write_corpus
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError
-from trainer.gensim.warm_start import apply_warm_start, read_warm_start, warm_start_of
-from trainer.gensim.word2vec_format import write_word2vec
-from trainer.kernels.first_rows import begin_items
-from trainer.store.generation import open_generation
-from trainer.training.job import Job
-from trainer.training.loop import train
 
 CONFIG = TrainConfig(parts="interest", vector_size=8, epochs=1, threads=1)
 

@@ -14,8 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
-from trainer.errors import ConfigError, ResourceError
-from trainer.gensim.word2vec_format import NamedVectors, align_rows, name_vectors, read_word2vec, write_word2vec
+from surf2vec.trainer.errors import ConfigError, ResourceError
+from surf2vec.trainer.gensim.word2vec_format import (
+    NamedVectors,
+    align_rows,
+    name_vectors,
+    read_word2vec,
+    write_word2vec,
+)
 
 URLS = ["\x7f/a%20b?q=1", "/ünï", "名前", "12", "0.5", "x" * 3000]
 FORMATS = pytest.mark.parametrize("binary", [True, False], ids=["binary", "text"])

@@ -9,11 +9,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from trainer.draws import GAMMA, MASK, NEGATIVE, SUBSAMPLE, TILE, WINDOW, WORDS, counter, mix
-from trainer.kernels.signature import Pass
-from trainer.model.objectives import MAX_SCORE, RANGE_32
-from trainer.model.rows import EPSILON, Items, Rows
-from trainer.model.trees import path
+from surf2vec.trainer.draws import GAMMA, MASK, NEGATIVE, SUBSAMPLE, TILE, WINDOW, WORDS, counter, mix
+from surf2vec.trainer.kernels.signature import Pass
+from surf2vec.trainer.model.objectives import MAX_SCORE, RANGE_32
+from surf2vec.trainer.model.rows import EPSILON, Items, Rows
+from surf2vec.trainer.model.trees import path
 
 Sums = dict[int, np.ndarray]
 """Gradients of items that stand still, float32[D], by row."""

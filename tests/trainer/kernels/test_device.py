@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from trainer.errors import ResourceError
-from trainer.kernels.device import PinnedPages, Stream, as_tensor
+from surf2vec.trainer.errors import ResourceError
+from surf2vec.trainer.kernels.device import PinnedPages, Stream, as_tensor
 
 
 def test_on_a_cpu_work_is_done_when_it_is_asked_for() -> None:

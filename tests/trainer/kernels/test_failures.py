@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
+from surf2vec.trainer import __main__ as trainer_alone
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError, ResourceError
+from surf2vec.trainer.kernels import Kernel
+from surf2vec.trainer.kernels.device import Accelerator
+from surf2vec.trainer.kernels.failures import explain_failures
+from surf2vec.trainer.training import loop
+from surf2vec.trainer.training.preparation import try_kernel, warm_up
 from tests.corpora import planted_histories, write_corpus
 from tests.trainer.kernels.test_gpu import gpu, triton
-from trainer import __main__ as trainer_alone
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError, ResourceError
-from trainer.kernels import Kernel
-from trainer.kernels.device import Accelerator
-from trainer.kernels.failures import explain_failures
-from trainer.training import loop
-from trainer.training.preparation import try_kernel, warm_up
 
 CONFIG = TrainConfig(parts="interest", vector_size=4, negative=2)
 FAILURES: dict[str, tuple[Exception, str]] = {

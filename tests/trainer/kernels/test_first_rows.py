@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from trainer.config import TrainConfig
-from trainer.kernels.first_rows import at_rest, begin_items, begin_users
-from trainer.store.layout import image_of_items, image_of_rows, items_in
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.kernels.first_rows import at_rest, begin_items, begin_users
+from surf2vec.trainer.store.layout import image_of_items, image_of_rows, items_in
 
 HASHES = np.array([3, 2**63, 77], dtype=np.uint64)
 

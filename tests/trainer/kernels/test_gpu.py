@@ -20,16 +20,16 @@ import numpy as np
 import pytest
 import torch
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.draws import epoch_key
+from surf2vec.trainer.errors import ConfigError, ResourceError
+from surf2vec.trainer.kernels.first_rows import round_to_bfloat16
+from surf2vec.trainer.kernels.signature import Pass
+from surf2vec.trainer.model.objectives import make_sampling
+from surf2vec.trainer.model.rows import Items, Rows
 from tests.lockstep import lane_spread
 from tests.lockstep import middle_rows as make_rows
 from tests.trainer.kernels import reference
-from trainer.config import TrainConfig
-from trainer.draws import epoch_key
-from trainer.errors import ConfigError, ResourceError
-from trainer.kernels.first_rows import round_to_bfloat16
-from trainer.kernels.signature import Pass
-from trainer.model.objectives import make_sampling
-from trainer.model.rows import Items, Rows
 
 HAS_GPU = torch.cuda.is_available()
 TOLERANCE = 2e-4 if HAS_GPU else 2e-6  # a GPU's exp, division and root are approximate
@@ -38,10 +38,10 @@ TILE_TOLERANCE = CARD_TILE_TOLERANCE if HAS_GPU else 2e-6
 
 
 def define_kernel() -> ModuleType:
-    """A copy of trainer.kernels.gpu, and of the programs it launches, that other tests do not see."""
+    """A copy of surf2vec.trainer.kernels.gpu, and of the programs it launches, that other tests do not see."""
     with mock.patch.dict(sys.modules):
-        for part in ("programs", "tile_program", "path_program", "gpu"):
-            name = f"trainer.kernels.{part}"
+        for part in ("programs", "tile_program", "trail_program", "gpu"):
+            name = f"surf2vec.trainer.kernels.{part}"
             spec = importlib.util.find_spec(name)
             assert spec is not None
             assert spec.loader is not None
@@ -228,11 +228,11 @@ def binaries(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.slow
 def test_no_program_spills(binaries: list[dict[str, Any]]) -> None:
-    """But for 32 negatives in tiles, which nothing ships: a few numbers of a thread; and for the path before sm_90."""
+    """But for 32 negatives in tiles, which nothing ships: a few numbers of a thread; and for the trail before sm_90."""
     assert len(binaries) == 10
     for binary in binaries:
         most = 32 if binary["program"].startswith("32 shared") else 0
-        most = 160 if binary["program"].startswith("path") and binary["target"] < 90 else most
+        most = 160 if binary["program"].startswith("trail") and binary["target"] < 90 else most
         assert binary["spilled"] <= most, (
             f"{binary['program']} spills {binary['spilled']} bytes on sm_{binary['target']}"
         )

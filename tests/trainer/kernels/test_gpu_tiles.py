@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.kernels import signature
+from surf2vec.trainer.kernels.signature import Pass
 from tests.trainer.kernels import test_kernels as suite
 from tests.trainer.kernels.test_gpu import (
     CARD_TILE_TOLERANCE,
@@ -20,9 +23,6 @@ from tests.trainer.kernels.test_gpu import (
     make_work,
     train,
 )
-from trainer.config import TrainConfig
-from trainer.kernels import signature
-from trainer.kernels.signature import Pass
 
 several_streams = pytest.mark.skipif(HAS_GPU, reason="on a GPU streams run side by side, and the last digits differ")
 

@@ -15,17 +15,17 @@ import numpy as np
 import pytest
 import torch
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.draws import HELDOUT, counter, draws
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.kernels import cpu, pick_kernel, signature
+from surf2vec.trainer.kernels.cpu import draw_negatives, score_rows, stretch_users
+from surf2vec.trainer.kernels.predictions import exp
+from surf2vec.trainer.kernels.signature import Pass
+from surf2vec.trainer.model.objectives import make_sampling
+from surf2vec.trainer.model.rows import Items, Rows
+from surf2vec.trainer.model.trees import make_tree, path
 from tests.trainer.kernels.work import SETTINGS, arrays, make_config, make_rows, make_work, train_users_of
-from trainer.config import TrainConfig
-from trainer.draws import HELDOUT, counter, draws
-from trainer.errors import ConfigError
-from trainer.kernels import cpu, pick_kernel, signature
-from trainer.kernels.cpu import draw_negatives, score_rows, stretch_users
-from trainer.kernels.predictions import exp
-from trainer.kernels.signature import Pass
-from trainer.model.objectives import make_sampling
-from trainer.model.rows import Items, Rows
-from trainer.model.trees import make_tree, path
 
 KERNELS = ["reference", "cpu"]
 ROOT = Path(__file__).parents[3]
@@ -349,9 +349,9 @@ def test_powers_of_e_are_those_of_numpy() -> None:
 
 DRAW = """
 import numpy as np
-from trainer.config import TrainConfig
-from trainer.kernels.cpu import draw_negatives
-from trainer.model.objectives import make_sampling
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.kernels.cpu import draw_negatives
+from surf2vec.trainer.model.objectives import make_sampling
 print(draw_negatives(np.arange(2, dtype=np.uint64), 2, make_sampling(np.arange(9), TrainConfig()), 3).tolist())
 """
 

@@ -6,10 +6,10 @@ import numba
 import numpy as np
 import pytest
 
+from surf2vec.trainer.kernels import cpu, pick_kernel
+from surf2vec.trainer.kernels.ledger import is_moved_by
 from tests.trainer.kernels.test_kernels import KERNELS
 from tests.trainer.kernels.work import SETTINGS, arrays, make_config, make_rows, make_work, train_users_of
-from trainer.kernels import cpu, pick_kernel
-from trainer.kernels.ledger import is_moved_by
 
 ACCUMULATED = ["dbow", "dbow negative sampling"]
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.kernels import signature
 from tests.lockstep import lane_spread, make_launch, make_tile_launch, simulate
 from tests.trainer.kernels import reference
 from tests.trainer.kernels.test_gpu import TOLERANCE, make_rows, make_work
 from tests.trainer.training.test_device_races import one_thread
-from trainer.config import TrainConfig
-from trainer.kernels import signature
 
 __all__ = ["one_thread"]  # a fixture
 COMBINATIONS = list(itertools.product(("sampled_softmax", "negative_sampling"), ("adagrad", "sgd")))

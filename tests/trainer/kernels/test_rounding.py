@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer import draws
-from trainer.kernels.first_rows import round_to_bfloat16
-from trainer.model.rows import widen
+from surf2vec.trainer import draws
+from surf2vec.trainer.kernels.first_rows import round_to_bfloat16
+from surf2vec.trainer.model.rows import widen
 
 
 def rounded(value: float, num_draws: int = 4096) -> np.ndarray:

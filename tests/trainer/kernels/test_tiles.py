@@ -9,8 +9,8 @@ import numba
 import numpy as np
 import pytest
 
-from trainer.kernels.llvm import OPTIONS, prefer_wide_vectors
-from trainer.kernels.tiles import (
+from surf2vec.trainer.kernels.llvm import OPTIONS, prefer_wide_vectors
+from surf2vec.trainer.kernels.tiles import (
     ROW_BLOCK,
     normalize_tile,
     padded,

@@ -4,15 +4,15 @@ from typing import Any
 
 import numpy as np
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.draws import epoch_key
+from surf2vec.trainer.kernels import pick_kernel
+from surf2vec.trainer.kernels.first_rows import begin_items, begin_users
+from surf2vec.trainer.kernels.signature import Pass, TrainUsers
+from surf2vec.trainer.model.objectives import make_sampling
+from surf2vec.trainer.model.rows import Items, Rows
+from surf2vec.trainer.model.trees import make_tree
 from tests.trainer.kernels import reference
-from trainer.config import TrainConfig
-from trainer.draws import epoch_key
-from trainer.kernels import pick_kernel
-from trainer.kernels.first_rows import begin_items, begin_users
-from trainer.kernels.signature import Pass, TrainUsers
-from trainer.model.objectives import make_sampling
-from trainer.model.rows import Items, Rows
-from trainer.model.trees import make_tree
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "dbow": {},

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.config import TrainConfig
-from trainer.model.objectives import RANGE_32, alias_table, block_sampling, keep_thresholds, make_sampling
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.model.objectives import RANGE_32, alias_table, block_sampling, keep_thresholds, make_sampling
 
 
 def probabilities(thresholds: np.ndarray, aliases: np.ndarray) -> np.ndarray:

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.tree_shapes import expected_rows, path_lengths
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError
-from trainer.model.trees import (
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.model.trees import (
     Tree,
     balanced_tree,
     huffman_tree,
@@ -24,6 +23,7 @@ from trainer.model.trees import (
     tree_bytes,
     two_level_tree,
 )
+from tests.tree_shapes import expected_rows, path_lengths
 
 Build = Callable[[NDArray[np.int64]], Tree]
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trainer.config import TrainConfig
-from trainer.errors import ResourceError
-from trainer.plan.alone import Budget, Division, plan_training
-from trainer.plan.prediction import Rates
-from trainer.plan.sizes import Work, training_sizes
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ResourceError
+from surf2vec.trainer.plan.alone import Budget, Division, plan_training
+from surf2vec.trainer.plan.prediction import Rates
+from surf2vec.trainer.plan.sizes import Work, training_sizes
 
 GOLDEN = Path(__file__).parent / "golden_plans.txt"
 RATES = Rates(1e6, 5e8, 2e8)
@@ -20,7 +20,7 @@ INTEREST: dict[str, Any] = {"parts": "interest", "vector_size": 128}
 CASES: dict[str, tuple[dict[str, Any], int, Budget, Division | None]] = {
     "all in memory": (INTEREST, 100_000, Budget(4 * GB, 300 * MB, 100 * GB), None),
     "both parts": ({}, 100_000, Budget(4 * GB, 300 * MB, 100 * GB), None),
-    "a path alone": ({"parts": "path", "path_weight": 1.0}, 100_000, Budget(4 * GB, 300 * MB, 100 * GB), None),
+    "a trail alone": ({"parts": "trail", "trail_weight": 1.0}, 100_000, Budget(4 * GB, 300 * MB, 100 * GB), None),
     "users out of core": (INTEREST, 100_000, Budget(800 * MB, 300 * MB, 100 * GB), None),
     "items in blocks": (INTEREST, 2_000_000, Budget(1600 * MB, 300 * MB, 100 * GB), None),
     "resumed in blocks": (INTEREST, 2_000_000, Budget(1800 * MB, 300 * MB, 100 * GB), Division(1, 4)),

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.config import TrainConfig
-from trainer.errors import ResourceError
-from trainer.model.trees import make_tree
-from trainer.plan.alone import Budget, Division, Plan, plan_training
-from trainer.plan.prediction import Rates
-from trainer.plan.sizes import Sizes, Work, training_sizes
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ResourceError
+from surf2vec.trainer.model.trees import make_tree
+from surf2vec.trainer.plan.alone import Budget, Division, Plan, plan_training
+from surf2vec.trainer.plan.prediction import Rates
+from surf2vec.trainer.plan.sizes import Sizes, Work, training_sizes
 
 USERS = st.lists(st.integers(0, 100_000), min_size=1, max_size=64).filter(any)
 PLENTY = 10**15
@@ -130,46 +130,46 @@ def test_a_gpu_holds_a_block_and_two_micro_partitions() -> None:
         plan_training(work, sizes, Budget(host, 0, PLENTY, device_bytes=750 * 10**6))
 
 
-def path_plan(budget: Budget, num_items: int = 10**6, **settings: Any) -> Plan:
+def trail_plan(budget: Budget, num_items: int = 10**6, **settings: Any) -> Plan:
     sizes = training_sizes(TrainConfig(**settings), num_items, None)
     return plan_training(work_of([50_000] * 40), sizes, budget)
 
 
-def test_a_gpu_trains_the_path_where_both_item_tables_fit_beside_the_items() -> None:
+def test_a_gpu_trains_the_trail_where_both_item_tables_fit_beside_the_items() -> None:
     """A million rows of 64 numbers, three times."""
     host, both_bytes = Budget(10**12, 0, PLENTY), 2 * 10**6 * 260 + 24 * 10**6
-    plan = path_plan(replace(host, device_bytes=4 * 10**9))
-    assert plan.path_on_device
-    assert "the GPU trains the path, too" in plan.reasons
-    without = path_plan(replace(host, device_bytes=4 * 10**9), path_weight=0.0, parts="interest", vector_size=64)
-    path_bytes = plan.device_bytes - without.device_bytes - (plan.at_once - without.at_once) * 10**6
-    assert both_bytes < path_bytes < 1.05 * both_bytes
-    tiny = path_plan(replace(host, device_bytes=14 * 10**8))
-    assert not tiny.path_on_device
+    plan = trail_plan(replace(host, device_bytes=4 * 10**9))
+    assert plan.trail_on_device
+    assert "the GPU trains the trail, too" in plan.reasons
+    without = trail_plan(replace(host, device_bytes=4 * 10**9), trail_weight=0.0, parts="interest", vector_size=64)
+    trail_bytes = plan.device_bytes - without.device_bytes - (plan.at_once - without.at_once) * 10**6
+    assert both_bytes < trail_bytes < 1.05 * both_bytes
+    tiny = trail_plan(replace(host, device_bytes=14 * 10**8))
+    assert not tiny.trail_on_device
     assert tiny.num_blocks == 1
-    assert any("the CPU trains the path beside the GPU, as both would need" in line for line in tiny.reasons)
-    assert not any("path" in line and "GPU" in line for line in without.reasons)
+    assert any("the CPU trains the trail beside the GPU, as both would need" in line for line in tiny.reasons)
+    assert not any("trail" in line and "GPU" in line for line in without.reasons)
 
 
 @pytest.mark.parametrize(
     ("settings", "device_bytes", "num_items", "why"),
     [
         ({"vector_size": 256}, 10**11, 10**6, "does not hold so many negatives"),
-        ({"path_negative": 65}, 10**11, 10**6, "does not hold so many negatives"),
+        ({"trail_negative": 65}, 10**11, 10**6, "does not hold so many negatives"),
         ({}, 15 * 10**8, 5 * 10**6, "the items are divided"),
     ],
 )
-def test_a_path_that_a_gpu_cannot_train_is_trained_by_the_cpu_and_the_plan_says_why(
+def test_a_trail_that_a_gpu_cannot_train_is_trained_by_the_cpu_and_the_plan_says_why(
     settings: dict[str, Any], device_bytes: int, num_items: int, why: str
 ) -> None:
-    plan = path_plan(Budget(10**12, 0, PLENTY, device_bytes=device_bytes), num_items, **settings)
-    assert not plan.path_on_device
-    assert any("the CPU trains the path beside the GPU, as" in line and why in line for line in plan.reasons)
+    plan = trail_plan(Budget(10**12, 0, PLENTY, device_bytes=device_bytes), num_items, **settings)
+    assert not plan.trail_on_device
+    assert any("the CPU trains the trail beside the GPU, as" in line and why in line for line in plan.reasons)
 
 
-def test_a_path_alone_is_no_work_for_a_gpu() -> None:
-    plan = path_plan(Budget(10**12, 0, PLENTY, device_bytes=10**11), parts="path", vector_size=64)
-    assert not plan.path_on_device
+def test_a_trail_alone_is_no_work_for_a_gpu() -> None:
+    plan = trail_plan(Budget(10**12, 0, PLENTY, device_bytes=10**11), parts="trail", vector_size=64)
+    assert not plan.trail_on_device
 
 
 def test_the_prediction_is_training_or_moving_and_the_last_commit() -> None:

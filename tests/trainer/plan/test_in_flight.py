@@ -2,10 +2,10 @@
 
 import pytest
 
-from trainer.config import TrainConfig
-from trainer.plan.alone import Budget, plan_training
-from trainer.plan.in_flight import LEAST_USERS, MOST_PROGRAMS, USERS_FOR_ONE_IN_FLIGHT, users_a_launch
-from trainer.plan.sizes import Work, training_sizes
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.plan.alone import Budget, plan_training
+from surf2vec.trainer.plan.in_flight import LEAST_USERS, MOST_PROGRAMS, USERS_FOR_ONE_IN_FLIGHT, users_a_launch
+from surf2vec.trainer.plan.sizes import Work, training_sizes
 
 PRIVATE = TrainConfig(parts="interest", tile_users=1)
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ResourceError
+from surf2vec.trainer.plan.prediction import Rates, Traffic, predict
+from surf2vec.trainer.plan.sizes import Work
+from surf2vec.trainer.system.units import parse_bytes
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 from tests.corpora import planted_histories, write_corpus
-from trainer.config import TrainConfig
-from trainer.errors import ResourceError
-from trainer.plan.prediction import Rates, Traffic, predict
-from trainer.plan.sizes import Work
-from trainer.system.units import parse_bytes
-from trainer.training.job import Job
-from trainer.training.loop import train
 
 RATES = Rates(1000.0, 100.0, 100.0)
 
@@ -69,7 +69,7 @@ def test_a_real_training_moves_what_was_predicted(
 ) -> None:
     """3,000 users, in chunks, or with items in blocks: headers of files come on top; what stays over an epoch's end is less."""
     write_corpus(tmp_path / "corpus", planted_histories(num_users=3000, num_items=num_items), partitions=8)
-    monkeypatch.setattr("trainer.training.preparation.private_bytes", lambda: 0)
+    monkeypatch.setattr("surf2vec.trainer.training.preparation.private_bytes", lambda: 0)
     config = TrainConfig(parts="interest", vector_size=64, epochs=4, threads=1, negative=2)
     job = Job(tmp_path / "corpus", tmp_path / "store", config, host_memory_bytes=1)
     with pytest.raises(ResourceError, match="the smallest plan needs") as refusal:
@@ -83,7 +83,7 @@ def test_a_real_training_moves_what_was_predicted(
     assert 0.8 < result["bytes_written"] / plan["written_bytes"] < 1.05
 
 
-def test_what_is_written_has_both_item_tables_of_a_path(tmp_path: Path) -> None:
+def test_what_is_written_has_both_item_tables_of_a_trail(tmp_path: Path) -> None:
     write_corpus(tmp_path / "corpus", planted_histories(num_users=300, num_items=4000), partitions=4)
     config = TrainConfig(vector_size=64, epochs=2, threads=1)
     result = train(Job(tmp_path / "corpus", tmp_path / "store", config, host_memory_bytes=4 * 10**9))

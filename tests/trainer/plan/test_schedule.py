@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.draws import ORDER, counter, draws, mix_array, user_keys
-from trainer.plan.schedule import (
+from surf2vec.trainer.draws import ORDER, counter, draws, mix_array, user_keys
+from surf2vec.trainer.plan.schedule import (
     learning_rates,
     partition_order,
     place_offsets,

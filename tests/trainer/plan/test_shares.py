@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.errors import ConfigError
-from trainer.plan.schedule import partition_order
-from trainer.plan.shares import count_exchanges, cut_users, ring_block, share_users
-from trainer.plan.sharing import Sharing
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.plan.schedule import partition_order
+from surf2vec.trainer.plan.shares import count_exchanges, cut_users, ring_block, share_users
+from surf2vec.trainer.plan.sharing import Sharing
 
 token_counts = st.lists(st.integers(0, 1000), min_size=1, max_size=64).map(np.array)
 

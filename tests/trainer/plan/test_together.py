@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError, ResourceError
-from trainer.plan.alone import Budget
-from trainer.plan.schedule import partition_order
-from trainer.plan.shares import share_users
-from trainer.plan.sharing import Sharing, sent_by_sum
-from trainer.plan.sizes import Sizes, Work, training_sizes
-from trainer.plan.together import Member, Team, Way, plan_together
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError, ResourceError
+from surf2vec.trainer.plan.alone import Budget
+from surf2vec.trainer.plan.schedule import partition_order
+from surf2vec.trainer.plan.shares import share_users
+from surf2vec.trainer.plan.sharing import Sharing, sent_by_sum
+from surf2vec.trainer.plan.sizes import Sizes, Work, training_sizes
+from surf2vec.trainer.plan.together import Member, Team, Way, plan_together
 
 PLENTY = 10**15
 TOKENS_A_USER = 25

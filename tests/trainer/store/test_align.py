@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.kernels.trail import trail_vectors
+from surf2vec.trainer.store.align import Rotation, align_generation, find_rotation
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 from tests.corpora import planted_histories, write_corpus
 from tests.stores import read_item_table
-from trainer.config import TrainConfig
-from trainer.kernels.path import path_vectors
-from trainer.store.align import Rotation, align_generation, find_rotation
-from trainer.store.generation import open_generation
-from trainer.training.job import Job
-from trainer.training.loop import train
 
 
 def rotation_of(rng: np.random.Generator, dims: int) -> np.ndarray:
@@ -56,10 +56,10 @@ def test_a_generation_turns_without_changing_what_it_says(tmp_path: Path, settin
     before = open_generation(tmp_path / "store")
     users, items = [before.read_users(p) for p in range(corpus.num_partitions)], read_item_table(before)
     rotation = Rotation(rotation_of(np.random.default_rng(1), 8), 0.5, 7)
-    path_rotation = Rotation(rotation_of(np.random.default_rng(2), 8), 0.5, 7)
-    path, histories = before.path.copy(), corpus.read(0)
-    paths = path_vectors(path, histories.tokens, histories.starts, histories.ends, config.path_window)
-    after = align_generation(tmp_path / "store", rotation, path_rotation, {"space": "told"})
+    trail_rotation = Rotation(rotation_of(np.random.default_rng(2), 8), 0.5, 7)
+    trail, histories = before.trail.copy(), corpus.read(0)
+    trails = trail_vectors(trail, histories.tokens, histories.starts, histories.ends, config.trail_window)
+    after = align_generation(tmp_path / "store", rotation, trail_rotation, {"space": "told"})
     turned = read_item_table(after)
     tolerance = 0.05 if config.dtype == "bfloat16" else 1e-5
     for partition, old in enumerate(users):
@@ -69,12 +69,12 @@ def test_a_generation_turns_without_changing_what_it_says(tmp_path: Path, settin
     np.testing.assert_array_equal(turned.outputs.squares, items.outputs.squares)
     np.testing.assert_allclose(turned.inputs.vectors, items.inputs.vectors @ rotation.matrix, atol=1e-5)
     assert after.manifest["space"] == "told"
-    for rows, old in ((after.path.outputs, path.outputs), (after.path.inputs, path.inputs)):
-        np.testing.assert_allclose(rows.vectors, old.vectors @ path_rotation.matrix, atol=1e-5)
+    for rows, old in ((after.trail.outputs, trail.outputs), (after.trail.inputs, trail.inputs)):
+        np.testing.assert_allclose(rows.vectors, old.vectors @ trail_rotation.matrix, atol=1e-5)
         np.testing.assert_array_equal(rows.squares, old.squares)
-    np.testing.assert_array_equal(after.path.lags.vectors, path.lags.vectors)
-    assert np.abs(paths @ path.outputs.vectors.T).max() > 0.1
-    again = align_generation(tmp_path / "store", rotation, path_rotation, {})
+    np.testing.assert_array_equal(after.trail.lags.vectors, trail.lags.vectors)
+    assert np.abs(trails @ trail.outputs.vectors.T).max() > 0.1
+    again = align_generation(tmp_path / "store", rotation, trail_rotation, {})
     assert again.generation == after.generation, "what is aligned is not turned twice"
 
 

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.model.rows import Rows
-from trainer.store.layout import Delta, delta_in, lay_over, merge_deltas
+from surf2vec.trainer.model.rows import Rows
+from surf2vec.trainer.store.layout import Delta, delta_in, lay_over, merge_deltas
 
 
 def rows_of(numbers: list[int]) -> Rows:

@@ -5,17 +5,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import DamageError
+from surf2vec.trainer.model.rows import Rows
+from surf2vec.trainer.store.generation import Generation, open_generation
+from surf2vec.trainer.store.layout import Delta, read_rows
+from surf2vec.trainer.store.manifests import STORE_MANIFEST, next_generation, write_manifest
+from surf2vec.trainer.store.upkeep import erase_rows
+from surf2vec.trainer.store.writer import Writer, remove_unreferenced
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 from tests.corpora import planted_histories, write_corpus
-from trainer.config import TrainConfig
-from trainer.errors import DamageError
-from trainer.model.rows import Rows
-from trainer.store.generation import Generation, open_generation
-from trainer.store.layout import Delta, read_rows
-from trainer.store.manifests import STORE_MANIFEST, next_generation, write_manifest
-from trainer.store.upkeep import erase_rows
-from trainer.store.writer import Writer, remove_unreferenced
-from trainer.training.job import Job
-from trainer.training.loop import train
 
 
 @pytest.fixture

@@ -8,15 +8,22 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from surf2vec.trainer.errors import ConfigError, DamageError, ResourceError
+from surf2vec.trainer.model.rows import Items, Rows
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.images import Image
+from surf2vec.trainer.store.layout import Delta, image_of_items, image_of_rows, rows_in
+from surf2vec.trainer.store.manifests import FORMAT_VERSION
+from surf2vec.trainer.store.upkeep import examine_store
+from surf2vec.trainer.store.writer import (
+    Writer,
+    lock_store,
+    open_pinned,
+    pin_generation,
+    remove_unreferenced,
+    unpin_generations,
+)
 from tests.stores import read_item_table
-from trainer.errors import ConfigError, DamageError, ResourceError
-from trainer.model.rows import Items, Rows
-from trainer.store.generation import open_generation
-from trainer.store.images import Image
-from trainer.store.layout import Delta, image_of_items, image_of_rows, rows_in
-from trainer.store.manifests import FORMAT_VERSION
-from trainer.store.upkeep import examine_store
-from trainer.store.writer import Writer, lock_store, open_pinned, pin_generation, remove_unreferenced, unpin_generations
 
 SIZES = {"partitions": 2, "num_items": 3, "num_blocks": 1, "vector_size": 4, "config": {"vector_size": 4}}
 
@@ -90,7 +97,9 @@ def test_a_manifest_that_names_what_may_be_lost_is_noticed(
 ) -> None:
     """Of the watch over all tests (tests/conftest.py)."""
     monkeypatch.setattr(
-        "trainer.store.writer.sync_files" if forgotten == "a file" else "trainer.store.writer.sync_folder",
+        "surf2vec.trainer.store.writer.sync_files"
+        if forgotten == "a file"
+        else "surf2vec.trainer.store.writer.sync_folder",
         lambda _: 0,
     )
     with pytest.raises(AssertionError, match="are not on the disk" if forgotten == "a file" else "names may be lost"):

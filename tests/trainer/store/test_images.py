@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from trainer.errors import DamageError
-from trainer.store.images import (
+from surf2vec.trainer.errors import DamageError
+from surf2vec.trainer.store.images import (
     SUM_BYTES,
     checksum,
     image_of,
@@ -20,7 +20,7 @@ from trainer.store.images import (
     verify_image,
     write_image,
 )
-from trainer.system.memory import PAGE_BYTES, make_pages
+from surf2vec.trainer.system.memory import PAGE_BYTES, make_pages
 
 
 def some_arrays(num_rows: int, num_dims: int) -> dict[str, np.ndarray]:

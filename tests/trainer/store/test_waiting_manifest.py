@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainer.model.rows import Items, Rows
-from trainer.store.generation import open_generation
-from trainer.store.layout import image_of_items, image_of_rows
-from trainer.store.upkeep import has_waiting, hold_manifest, settle_manifest
-from trainer.store.writer import Writer
+from surf2vec.trainer.model.rows import Items, Rows
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.layout import image_of_items, image_of_rows
+from surf2vec.trainer.store.upkeep import has_waiting, hold_manifest, settle_manifest
+from surf2vec.trainer.store.writer import Writer
 
 
 def filled(num_rows: int) -> Rows:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.system.fan_out import HERE, cut, deliver_files
+from surf2vec.trainer.system.fan_out import HERE, cut, deliver_files
 
 
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=30), st.integers(1, 40))

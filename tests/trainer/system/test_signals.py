@@ -6,11 +6,11 @@ import subprocess
 import sys
 import threading
 
-from trainer.system.signals import stop_on_sigterm
+from surf2vec.trainer.system.signals import stop_on_sigterm
 
 FLOODED = """
 import os, signal, subprocess, sys
-from trainer.system.signals import stop_on_sigterm
+from surf2vec.trainer.system.signals import stop_on_sigterm
 FLOOD = "import os, signal, sys\\nfor _ in range(20_000): os.kill(int(sys.argv[1]), signal.SIGTERM)"
 with stop_on_sigterm() as stop:
     other = subprocess.Popen([sys.executable, "-c", FLOOD, str(os.getpid())])
@@ -21,7 +21,7 @@ with stop_on_sigterm() as stop:
 
 SWALLOWED = """
 import os, signal, time
-from trainer.system.signals import heed_signals
+from surf2vec.trainer.system.signals import heed_signals
 
 class Dying:
     def __del__(self):
@@ -43,7 +43,7 @@ def test_a_signal_in_a_destructor_is_not_lost() -> None:
 
 
 def test_a_flood_of_signals_is_one_wish() -> None:
-    """As from a parent with many threads that is killed (trainer.system.signals): it sends one for each of them."""
+    """As from a parent with many threads that is killed (surf2vec.trainer.system.signals): it sends one for each of them."""
     told = subprocess.run([sys.executable, "-c", FLOODED], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
     assert told.stdout == "True\n"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from trainer.errors import ConfigError
-from trainer.system.units import parse_bytes, size
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.system.units import parse_bytes, size
 
 
 @pytest.mark.parametrize(

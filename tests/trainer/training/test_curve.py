@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from surf2vec.trainer.model.trees import log_probabilities
+from surf2vec.trainer.training.curve import Targets, token_losses
 from tests.trainer.kernels.work import make_config, make_rows, make_work
-from trainer.model.trees import log_probabilities
-from trainer.training.curve import Targets, token_losses
 
 
 @pytest.mark.parametrize("tree", ["huffman", "two_level", "balanced"])

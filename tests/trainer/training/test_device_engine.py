@@ -13,24 +13,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import TrainingError
+from surf2vec.trainer.kernels import Kernel, signature
+from surf2vec.trainer.kernels.device import Accelerator, Launch
+from surf2vec.trainer.plan.alone import plan_training
+from surf2vec.trainer.plan.schedule import partition_order
+from surf2vec.trainer.store.tokens import open_corpus
+from surf2vec.trainer.training import device_engine
+from surf2vec.trainer.training.device_engine import DeviceEngine
+from surf2vec.trainer.training.device_memory import Place
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import StoppedError, train
+from surf2vec.trainer.training.slots import Slots
 from tests.corpora import planted_histories, write_corpus
 from tests.late_device import LateDevice
 from tests.stores import assert_same_bits
 from tests.trainer.kernels.test_gpu import HAS_GPU, gpu, is_interpreted
 from tests.trainer.training.test_loop import divided
-from trainer.config import TrainConfig
-from trainer.errors import TrainingError
-from trainer.kernels import Kernel, signature
-from trainer.kernels.device import Accelerator, Launch
-from trainer.plan.alone import plan_training
-from trainer.plan.schedule import partition_order
-from trainer.store.tokens import open_corpus
-from trainer.training import device_engine
-from trainer.training.device_engine import DeviceEngine
-from trainer.training.device_memory import Place
-from trainer.training.job import Job
-from trainer.training.loop import StoppedError, train
-from trainer.training.slots import Slots
 
 CONFIG = TrainConfig(parts="interest", vector_size=3, epochs=2, threads=1, alpha=0.1, negative=2, sample=0)
 exact = pytest.mark.skipif(HAS_GPU, reason="on a GPU users run side by side, and the last digits differ")
@@ -63,11 +63,11 @@ def use_device(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Trains by the engine from now on."""
 
     def use(launch: Launch = gpu.launch) -> None:
-        on_path = {"launch_path": gpu.launch_path, "score_path": gpu.score_path}
-        accelerator = Accelerator(gpu.find_device(), launch, round_users=gpu.round_users, **on_path)
+        on_trail = {"launch_trail": gpu.launch_trail, "score_trail": gpu.score_trail}
+        accelerator = Accelerator(gpu.find_device(), launch, round_users=gpu.round_users, **on_trail)
         kernel = Kernel("gpu", "a test's", gpu.train_users, accelerator)
-        monkeypatch.setattr("trainer.training.preparation._train_moment", lambda *_: 1e6)  # it launches, too
-        monkeypatch.setattr("trainer.training.loop.pick_kernel", lambda *_: kernel)
+        monkeypatch.setattr("surf2vec.trainer.training.preparation._train_moment", lambda *_: 1e6)  # it launches, too
+        monkeypatch.setattr("surf2vec.trainer.training.loop.pick_kernel", lambda *_: kernel)
 
     return use
 
@@ -76,9 +76,9 @@ def make_job(corpus_dir: Path, store_dir: Path, **changes: Any) -> Job:
     return Job(corpus_dir, store_dir, dataclasses.replace(CONFIG, **changes), host_memory_bytes=4 * 10**9)
 
 
-def staying(at_once: int = 1, stays: bool = True, has_path: bool = False) -> Callable[..., Any]:
+def staying(at_once: int = 1, stays: bool = True, has_trail: bool = False) -> Callable[..., Any]:
     """A planner by whom all users stay on the device, and so many micro-partitions are trained at once."""
-    changes = {"stays_on_device": stays, "at_once": at_once, "path_on_device": has_path}
+    changes = {"stays_on_device": stays, "at_once": at_once, "trail_on_device": has_trail}
     return lambda *arguments: dataclasses.replace(plan_training(*arguments[:4]), **changes)
 
 
@@ -96,10 +96,11 @@ def copied(corpus_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Copied
             folder = tmp_path_factory.mktemp("copied")
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(
-                    "trainer.training.preparation.plan_training", divided(1 if num_blocks == 2 else 8, num_blocks)
+                    "surf2vec.trainer.training.preparation.plan_training",
+                    divided(1 if num_blocks == 2 else 8, num_blocks),
                 )
                 patch.setattr(
-                    "trainer.training.loop.pick_kernel", lambda *_: Kernel("gpu", "a test's", gpu.train_users)
+                    "surf2vec.trainer.training.loop.pick_kernel", lambda *_: Kernel("gpu", "a test's", gpu.train_users)
                 )
                 known[key] = folder, train(make_job(corpus_dir, folder, **settings))
         return known[key]
@@ -126,7 +127,7 @@ def test_it_ends_as_copying_everything_each_time_does(
     chunk_partitions: int, num_blocks: int, settings: dict[str, Any],
 ) -> None:  # fmt: skip
     store_dir, expected = copied(num_blocks, **settings)
-    monkeypatch.setattr("trainer.training.preparation.plan_training", divided(chunk_partitions, num_blocks))
+    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(chunk_partitions, num_blocks))
     use_device()
     told = train(make_job(corpus_dir, tmp_path, **settings))
     assert_same_bits(tmp_path, store_dir)
@@ -146,7 +147,9 @@ def test_stopped_and_resumed_ends_as_undisturbed(
     num_blocks: int, settings: dict[str, Any],
 ) -> None:  # fmt: skip
     store_dir, expected = copied(num_blocks, **settings)
-    monkeypatch.setattr("trainer.training.preparation.plan_training", divided(1 if num_blocks == 2 else 3, num_blocks))
+    monkeypatch.setattr(
+        "surf2vec.trainer.training.preparation.plan_training", divided(1 if num_blocks == 2 else 3, num_blocks)
+    )
     use_device()
     job, num_stops = make_job(corpus_dir, tmp_path, commit_seconds=0, **settings), 0
     told: dict[str, Any] = {}
@@ -185,7 +188,7 @@ def test_a_loss_that_is_not_finite_stops_before_anything_is_written(
         if len(begun) == last:
             users.vectors[-1, -1] = np.inf
 
-    monkeypatch.setattr("trainer.training.preparation.plan_training", divided(chunk_partitions))
+    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(chunk_partitions))
     use_device(explode)
     with pytest.raises(
         TrainingError, match=r"no longer finite in epoch 1, micro-partition \d.*lower train.alpha"
@@ -209,7 +212,7 @@ def test_events_suffice_whatever_a_device_does_when(
     chunk_partitions: int, dtype: str, seed: int,
 ) -> None:  # fmt: skip
     store_dir, expected = copied(dtype=dtype)
-    monkeypatch.setattr("trainer.training.preparation.plan_training", divided(chunk_partitions))
+    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(chunk_partitions))
     device = LateDevice(seed)
     monkeypatch.setattr(device_engine, "Stream", device.stream)
     use_device()
@@ -227,7 +230,7 @@ def test_users_who_stay_on_the_device_have_the_same_bits_and_are_copied_in_once(
 ) -> None:  # fmt: skip
     """Also where the training is stopped in the middle, and goes on in a device's empty memory."""
     store_dir, expected = copied(dtype=dtype)
-    monkeypatch.setattr("trainer.training.preparation.plan_training", staying())
+    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", staying())
     monkeypatch.setattr(device_engine, "Stream", LateDevice(seed).stream)
     came, real = [], Place.copy_in
 
@@ -257,7 +260,9 @@ def test_a_single_micro_partition_visited_again_and_again(
     use_device()
     monkeypatch.setattr(device_engine, "Stream", LateDevice(1).stream)
     train(make_job(tmp_path / "corpus", tmp_path / "stayed", epochs=3))
-    monkeypatch.setattr("trainer.training.loop.pick_kernel", lambda *_: Kernel("gpu", "a test's", gpu.train_users))
+    monkeypatch.setattr(
+        "surf2vec.trainer.training.loop.pick_kernel", lambda *_: Kernel("gpu", "a test's", gpu.train_users)
+    )
     train(make_job(tmp_path / "corpus", tmp_path / "copied", epochs=3))
     assert_same_bits(tmp_path / "stayed", tmp_path / "copied")
 
@@ -269,9 +274,11 @@ def test_blocks_that_share_items_fit_the_device(
     """Of 64 items in two blocks two are in both, so a block has 33."""
     histories = planted_histories(num_users=4, num_items=12, topics=3, length=5)
     write_corpus(tmp_path / "corpus", histories, partitions=2, num_items=64)
-    monkeypatch.setattr("trainer.training.preparation.plan_training", divided(1, 2))
+    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(1, 2))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trainer.training.loop.pick_kernel", lambda *_: Kernel("gpu", "a test's", gpu.train_users))
+        patch.setattr(
+            "surf2vec.trainer.training.loop.pick_kernel", lambda *_: Kernel("gpu", "a test's", gpu.train_users)
+        )
         expected = train(make_job(tmp_path / "corpus", tmp_path / "copied"))
     use_device()
     assert losses_of(train(make_job(tmp_path / "corpus", tmp_path / "held"))) == losses_of(expected)

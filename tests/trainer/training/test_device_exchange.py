@@ -13,6 +13,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.training import device_engine, loop
+from surf2vec.trainer.training.device_engine import DeviceEngine
+from surf2vec.trainer.training.team import Requests, Team
+from surf2vec.trainer.workers.exchange import Exchange
 from tests.late_device import LateDevice
 from tests.trainer.training.test_device_engine import (
     Copied,
@@ -24,11 +29,6 @@ from tests.trainer.training.test_device_engine import (
     use_device,
 )
 from tests.trainer.training.test_loop import divided
-from trainer.store.generation import open_generation
-from trainer.training import device_engine, loop
-from trainer.training.device_engine import DeviceEngine
-from trainer.training.team import Requests, Team
-from trainer.workers.exchange import Exchange
 
 __all__ = ["copied", "corpus_dir", "interpret", "use_device"]  # fixtures
 NUM_ITEMS = 12
@@ -99,7 +99,7 @@ def test_an_exchange_with_nobody_changes_nothing(
     staleness: int, seed: int,
 ) -> None:  # fmt: skip
     store_dir, _ = copied()
-    monkeypatch.setattr("trainer.training.preparation.plan_training", divided(4))
+    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(4))
     monkeypatch.setattr(Alone, "staleness", staleness)
     monkeypatch.setattr(loop, "Team", Alone)
     device, engines = LateDevice(seed), []

@@ -14,6 +14,12 @@ import numpy as np
 import pytest
 import torch
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.kernels import Kernel
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.training import device_engine, loop
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import StoppedError, train
 from tests.corpora import planted_histories, write_corpus
 from tests.late_device import LateDevice
 from tests.lockstep import held_out_hits, kernel_in_flight, make_launch
@@ -21,12 +27,6 @@ from tests.stores import assert_same_bits
 from tests.trainer.kernels.test_gpu import HAS_GPU, gpu
 from tests.trainer.training.test_device_engine import corpus_dir, interpret, make_job, staying, use_device
 from tests.trainer.training.test_loop import divided
-from trainer.config import TrainConfig
-from trainer.kernels import Kernel
-from trainer.store.generation import open_generation
-from trainer.training import device_engine, loop
-from trainer.training.job import Job
-from trainer.training.loop import StoppedError, train
 
 __all__ = ["corpus_dir", "interpret", "use_device"]  # fixtures
 LEEWAY = 0.02
@@ -60,7 +60,8 @@ def frozen(corpus_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
             folder = known[dtype, num_blocks] = tmp_path_factory.mktemp("copied")
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(
-                    "trainer.training.preparation.plan_training", divided(1 if num_blocks > 1 else 8, num_blocks)
+                    "surf2vec.trainer.training.preparation.plan_training",
+                    divided(1 if num_blocks > 1 else 8, num_blocks),
                 )
                 patch.setattr(loop, "pick_kernel", lambda *_: Kernel("gpu", "a test's", copy_all_frozen))
                 train(make_job(corpus_dir, folder, dtype=dtype))
@@ -78,7 +79,7 @@ def test_with_frozen_items_the_engine_ends_with_the_bits_of_copying_all(
     monkeypatch: pytest.MonkeyPatch, chunk_partitions: int, num_blocks: int, dtype: str,
 ) -> None:  # fmt: skip
     expected = frozen(dtype, num_blocks)
-    monkeypatch.setattr("trainer.training.preparation.plan_training", divided(chunk_partitions, num_blocks))
+    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(chunk_partitions, num_blocks))
     use_device(launch_frozen)
     train(make_job(corpus_dir, tmp_path, dtype=dtype))
     assert_same_bits(tmp_path, expected)
@@ -97,7 +98,7 @@ def test_several_micro_partitions_at_once_end_with_the_same_bits(
 ) -> None:  # fmt: skip
     """Without a card by a device that does what it may in any order."""
     expected = frozen(dtype, 1)
-    monkeypatch.setattr("trainer.training.preparation.plan_training", staying(at_once, stays))
+    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", staying(at_once, stays))
     device = LateDevice(at_once)
     if not HAS_GPU:
         monkeypatch.setattr(device_engine, "Stream", device.stream)
@@ -112,7 +113,7 @@ def test_stopped_again_and_again_it_ends_with_the_same_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     expected, num_stops = frozen("float32", 1), 0
-    monkeypatch.setattr("trainer.training.preparation.plan_training", divided(1))
+    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(1))
     use_device(launch_frozen)
     while True:
         stop = threading.Event()

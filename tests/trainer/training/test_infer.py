@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ResourceError
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.tokens import open_corpus
+from surf2vec.trainer.training.infer import freeze_items, infer_parts, infer_vectors, refit_held_out
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 from tests.corpora import planted_histories, write_corpus
 from tests.stores import read_item_table
 from tests.trainer.training.test_loop import divided
-from trainer.config import TrainConfig
-from trainer.errors import ResourceError
-from trainer.store.generation import open_generation
-from trainer.store.tokens import open_corpus
-from trainer.training.infer import freeze_items, infer_parts, infer_vectors, refit_held_out
-from trainer.training.job import Job
-from trainer.training.loop import train
 
 CONFIG = TrainConfig(vector_size=16, epochs=20, threads=1, alpha=0.1, negative=5)
 
@@ -35,7 +35,7 @@ def job(tmp_path: Path) -> Job:
 @pytest.fixture(params=[{}, {"hs": 1}, {"hs": 1, "tree": "two_level"}], ids=str)
 def job_in_blocks(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     """A training with three item blocks; its 8 micro-partitions go through memory in chunks of three."""
-    monkeypatch.setattr("trainer.training.preparation.plan_training", divided(3, num_blocks=3))
+    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(3, num_blocks=3))
     write_corpus(tmp_path / "corpus", planted_histories(), partitions=8, max_users=50)
     made = Job(tmp_path / "corpus", tmp_path / "store", replace(CONFIG, **request.param), 4 * 10**9)
     train(made)

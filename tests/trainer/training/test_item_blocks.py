@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError
-from trainer.model import objectives
-from trainer.plan.sizes import MAKING_BYTES_A_ROW
-from trainer.store.tokens import Histories
-from trainer.training.item_blocks import ItemBlocks
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.model import objectives
+from surf2vec.trainer.plan.sizes import MAKING_BYTES_A_ROW
+from surf2vec.trainer.store.tokens import Histories
+from surf2vec.trainer.training.item_blocks import ItemBlocks
 
 
 @given(st.lists(st.integers(0, 50), min_size=4, max_size=60), st.integers(2, 4), st.integers(2, 8))

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainer.__main__ import make_job, make_parser
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError, DamageError
-from trainer.gensim.warm_start import WarmStart
-from trainer.gensim.word2vec_format import NamedVectors
-from trainer.training.job import Job, Schedule, read_job, write_job
+from surf2vec.trainer.__main__ import make_job, make_parser
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError, DamageError
+from surf2vec.trainer.gensim.warm_start import WarmStart
+from surf2vec.trainer.gensim.word2vec_format import NamedVectors
+from surf2vec.trainer.training.job import Job, Schedule, read_job, write_job
 
 CONFIG = TrainConfig(vector_size=8, epochs=3, sharing="sharded")
 

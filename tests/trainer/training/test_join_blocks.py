@@ -6,20 +6,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest, write_manifest
+from surf2vec.trainer.training.loop import train
+from surf2vec.trainer.training.redivide import join_item_blocks
 from tests.corpora import planted_histories, write_corpus
 from tests.stores import read_item_table
 from tests.trainer.training.test_loop import divided, make_job
-from trainer.store.generation import open_generation
-from trainer.store.manifests import STORE_MANIFEST, read_manifest, write_manifest
-from trainer.training.loop import train
-from trainer.training.redivide import join_item_blocks
 
 
 @pytest.mark.parametrize("settings", [{}, {"hs": 1, "tree": "two_level"}], ids=str)
 def test_the_table_is_what_the_blocks_were(
     tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.training.preparation.plan_training", divided(8, num_blocks=3))
+    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(8, num_blocks=3))
     corpus = write_corpus(tmp_path / "corpus", planted_histories(num_users=400), partitions=8)
     job = make_job(tmp_path / "corpus", tmp_path / "store", **settings)
     train(job)
@@ -43,14 +43,14 @@ def test_the_table_is_what_the_blocks_were(
 
 
 def test_without_room_they_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.training.preparation.plan_training", divided(8, num_blocks=3))
+    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(8, num_blocks=3))
     corpus = write_corpus(tmp_path / "corpus", planted_histories(num_users=400), partitions=8)
     job = make_job(corpus.folder, tmp_path / "store")
     train(job)
     manifest, said = read_manifest(job.store_dir / STORE_MANIFEST), []
     manifest["plan"]["sharing"]["mode"] = "sharded"
     write_manifest(job.store_dir, STORE_MANIFEST, manifest)
-    monkeypatch.setattr("trainer.training.redivide.private_bytes", lambda: 4 * 10**9)
+    monkeypatch.setattr("surf2vec.trainer.training.redivide.private_bytes", lambda: 4 * 10**9)
     join_item_blocks(job, corpus, lambda _, values: said.append(values["message"]))
     assert "the items stay in 3 blocks: in one they need 4.1 GB, and the budget is 4.0 GB" in said[0]
     assert open_generation(job.store_dir).num_blocks == 3

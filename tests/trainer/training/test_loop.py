@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError, ResourceError, TrainingError
+from surf2vec.trainer.kernels import Kernel
+from surf2vec.trainer.model.rows import Items, Rows
+from surf2vec.trainer.plan.alone import plan_training
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.system.units import parse_bytes
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import StoppedError, train
 from tests.corpora import planted_histories, write_corpus
 from tests.stores import assert_same_bits, find_topics, read_item_table
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError, ResourceError, TrainingError
-from trainer.kernels import Kernel
-from trainer.model.rows import Items, Rows
-from trainer.plan.alone import plan_training
-from trainer.store.generation import open_generation
-from trainer.system.units import parse_bytes
-from trainer.training.job import Job
-from trainer.training.loop import StoppedError, train
 
 CONFIG = TrainConfig(vector_size=16, epochs=4, threads=1, alpha=0.1, negative=5)
 
@@ -67,7 +67,7 @@ def divided(chunk_partitions: int, num_blocks: int = 1) -> Any:
 def test_many_chunks_end_as_one_chunk_does(
     corpus_dir: Path, tmp_path: Path, undisturbed: Path, chunk_partitions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.training.preparation.plan_training", divided(chunk_partitions))
+    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(chunk_partitions))
     train(make_job(corpus_dir, tmp_path))
     assert_same_bits(tmp_path, undisturbed)
 
@@ -76,7 +76,7 @@ def test_a_budget_in_which_users_do_not_fit_ends_as_one_chunk_does(
     corpus_dir: Path, tmp_path: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planner's own division: the least budget, found by what its refusal says."""
-    monkeypatch.setattr("trainer.training.preparation.private_bytes", lambda: 0)
+    monkeypatch.setattr("surf2vec.trainer.training.preparation.private_bytes", lambda: 0)
     job = make_job(corpus_dir, tmp_path)
     with pytest.raises(ResourceError, match="the smallest plan needs") as refusal:
         train(dataclasses.replace(job, host_memory_bytes=1))
@@ -93,7 +93,7 @@ def test_item_blocks_learn_as_well_as_one_table(
     corpus_dir: Path, tmp_path: Path, chunk_partitions: int, objective: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted topics are found across blocks that never were in memory together."""
-    monkeypatch.setattr("trainer.training.preparation.plan_training", divided(chunk_partitions, num_blocks=3))
+    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(chunk_partitions, num_blocks=3))
     result = train(make_job(corpus_dir, tmp_path, objective=objective, epochs=8))
     assert result["curve"][-1]["heldout_loss"] < 0.8 * result["curve"][0]["heldout_loss"]
     assert len(open_generation(tmp_path).item_entries()) == 3
@@ -106,7 +106,7 @@ def test_a_tree_in_blocks_learns_as_well_as_a_whole_one(
 ) -> None:
     losses = []
     for num_blocks in (1, 3):
-        monkeypatch.setattr("trainer.training.preparation.plan_training", divided(3, num_blocks))
+        monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(3, num_blocks))
         job = make_job(corpus_dir, tmp_path / str(num_blocks), hs=1, tree=tree, tree_branching=4, epochs=8)
         losses.append(train(job)["heldout_loss"])
     assert losses[1] == pytest.approx(losses[0], rel=0.08)
@@ -119,7 +119,7 @@ def test_a_tree_in_blocks_learns_as_well_as_a_whole_one(
 def test_item_blocks_resume_bit_for_bit(
     corpus_dir: Path, tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.training.preparation.plan_training", divided(3, num_blocks=3))
+    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(3, num_blocks=3))
     train(make_job(corpus_dir, tmp_path / "whole", **settings))
     job = make_job(corpus_dir, tmp_path / "stopped", commit_seconds=0, **settings)
     num_stops = 0
@@ -178,7 +178,7 @@ def test_other_trainings_resume_bit_for_bit_and_in_chunks(
 ) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     train(make_job(corpus_dir, whole, **settings))
-    monkeypatch.setattr("trainer.training.preparation.plan_training", divided(3))
+    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(3))
     job = make_job(corpus_dir, stopped, commit_seconds=0, **settings)
     for _ in range(50):
         stop = threading.Event()
@@ -231,8 +231,8 @@ def test_a_training_that_got_better_to_the_end_ends_there(corpus_dir: Path, tmp_
     assert_same_bits(tmp_path / "patient", tmp_path / "plain")
 
 
-def test_a_log_without_order_weighs_all_tokens_the_same_and_has_no_path(corpus_dir: Path, tmp_path: Path) -> None:
-    """Recency does nothing then, there is no path, and the log says so."""
+def test_a_log_without_order_weighs_all_tokens_the_same_and_has_no_trail(corpus_dir: Path, tmp_path: Path) -> None:
+    """Recency does nothing then, there is no trail, and the log says so."""
     messages: list[str] = []
     shutil.copytree(corpus_dir, tmp_path / "corpus")
     manifest = json.loads((corpus_dir / "manifest.json").read_text())
@@ -241,9 +241,9 @@ def test_a_log_without_order_weighs_all_tokens_the_same_and_has_no_path(corpus_d
     train(make_job(corpus_dir, tmp_path / "a"), lambda name, values: messages.append(values.get("message", "")))
     train(make_job(corpus_dir, tmp_path / "b", recency=0.0))
     generation = open_generation(tmp_path / "a")
-    assert (generation.path, generation.config.interest_size) == (None, 16)
-    with pytest.raises(ConfigError, match=r"train.path_weight is 1, but the order .* says nothing .*: set it to 0"):
-        train(make_job(corpus_dir, tmp_path / "c", parts="path"))
+    assert (generation.trail, generation.config.interest_size) == (None, 16)
+    with pytest.raises(ConfigError, match=r"train.trail_weight is 1, but the order .* says nothing .*: set it to 0"):
+        train(make_job(corpus_dir, tmp_path / "c", parts="trail"))
     assert_same_bits(tmp_path / "a", tmp_path / "b")
     assert any("order of a user's events says nothing" in message for message in messages)
 
@@ -257,7 +257,7 @@ def test_in_blocks_the_newest_tokens_weigh_more(
     (dated / "manifest.json").write_text(json.dumps(manifest | {"undated": False}))
     recencies = []
     for num_blocks in (1, 3):
-        monkeypatch.setattr("trainer.training.preparation.plan_training", divided(3, num_blocks))
+        monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(3, num_blocks))
         train(make_job(dated, tmp_path / str(num_blocks), epochs=1, recency=6.0))
         recencies.append(open_generation(tmp_path / str(num_blocks)).manifest["recency"])
     assert recencies == [6.0, 2.0]
@@ -292,7 +292,7 @@ def test_a_loss_that_is_not_finite_stops_before_anything_is_written(
         users.vectors[-1, -1] = np.inf
         return 1
 
-    monkeypatch.setattr("trainer.training.loop.pick_kernel", lambda *_: Kernel("cpu", "a test's", explode))
+    monkeypatch.setattr("surf2vec.trainer.training.loop.pick_kernel", lambda *_: Kernel("cpu", "a test's", explode))
     with pytest.raises(TrainingError, match=r"no longer finite in epoch 1, micro-partition \d.*lower train.alpha"):
         train(make_job(corpus_dir, tmp_path))
     assert not list(tmp_path.glob("*.safetensors"))

@@ -6,28 +6,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.corpora import planted_histories, user_hash, write_corpus
-from tests.stores import read_item_table, read_tables
-from trainer.config import TrainConfig
-from trainer.errors import ConfigError
-from trainer.kernels.first_rows import begin_users
-from trainer.store.generation import Generation, open_generation
-from trainer.store.layout import read_rows
-from trainer.store.tokens import Corpus, open_corpus
-from trainer.store.writer import open_pinned, pin_generation
-from trainer.system.files import describe_file, read_json, write_json
-from trainer.training.infer import freeze_items, infer_vectors, refit_held_out
-from trainer.training.job import Job, Schedule
-from trainer.training.loop import train
-from trainer.training.next_night import (
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.kernels.first_rows import begin_users
+from surf2vec.trainer.store.generation import Generation, open_generation
+from surf2vec.trainer.store.layout import read_rows
+from surf2vec.trainer.store.tokens import Corpus, open_corpus
+from surf2vec.trainer.store.writer import open_pinned, pin_generation
+from surf2vec.trainer.system.files import describe_file, read_json, write_json
+from surf2vec.trainer.training.infer import freeze_items, infer_vectors, refit_held_out
+from surf2vec.trainer.training.job import Job, Schedule
+from surf2vec.trainer.training.loop import train
+from surf2vec.trainer.training.next_night import (
     KNOWN_SQUARES,
-    PATH_CAUTION,
+    TRAIL_CAUTION,
     Beginning,
     Known,
     begin_full,
     begin_night,
     fold_night,
 )
+from tests.corpora import planted_histories, user_hash, write_corpus
+from tests.stores import read_item_table, read_tables
 
 ITEMS, NEW_ITEMS, PARTITIONS = 60, 4, 4
 NO_NEW_ITEMS = [np.empty((0, 8), np.float32)] * 3
@@ -231,12 +231,12 @@ def test_a_full_night_begins_with_the_base_but_for_what_it_must_not_know(tmp_pat
     outputs = begun[PARTITIONS]
     np.testing.assert_array_equal(outputs.vectors, np.vstack((np.zeros((1, 8)), base.read_items()[::-1])))
     np.testing.assert_array_equal(outputs.squares, [0] + [KNOWN_SQUARES] * ITEMS)
-    path, older = open_generation(job.store_dir).path, base.path
-    assert path is not None
+    trail, older = open_generation(job.store_dir).trail, base.trail
+    assert trail is not None
     assert older is not None
-    for rows, before_rows in ((path.outputs, older.outputs), (path.inputs, older.inputs)):
+    for rows, before_rows in ((trail.outputs, older.outputs), (trail.inputs, older.inputs)):
         np.testing.assert_array_equal(rows.vectors[1:], before_rows.vectors[::-1])
-        np.testing.assert_array_equal(rows.squares[1:], np.float32(PATH_CAUTION) * before_rows.squares[::-1])
+        np.testing.assert_array_equal(rows.squares[1:], np.float32(TRAIL_CAUTION) * before_rows.squares[::-1])
 
 
 def test_users_a_full_night_knows_hardly_move_and_the_held_out_come_back_to_theirs(

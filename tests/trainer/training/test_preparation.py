@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from trainer.config import TrainConfig
-from trainer.kernels import Kernel
-from trainer.training import preparation
-from trainer.training.preparation import warm_up
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.kernels import Kernel
+from surf2vec.trainer.training import preparation
+from surf2vec.trainer.training.preparation import warm_up
 
 WAITING = """
 import time
-from trainer.config import TrainConfig
-from trainer.kernels import Kernel
-from trainer.training.preparation import warm_up
-from trainer.system.signals import heed_signals
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.kernels import Kernel
+from surf2vec.trainer.training.preparation import warm_up
+from surf2vec.trainer.system.signals import heed_signals
 
 heed_signals()
 slow = Kernel("cpu", "", lambda *_: time.sleep(60), is_compiling=lambda: True)

@@ -9,17 +9,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.kernels import Kernel
+from surf2vec.trainer.kernels.device import Accelerator
+from surf2vec.trainer.plan.alone import Budget, plan_training
+from surf2vec.trainer.plan.sizes import Work, training_sizes
+from surf2vec.trainer.system import memory
+from surf2vec.trainer.system.memory import DEVICE_CONTEXT_BYTES, context_bytes, free_device_bytes
+from surf2vec.trainer.training.preparation import measure_machine, measure_network
+from surf2vec.trainer.workers import group
+from surf2vec.trainer.workers.group import WorkerLostError, Workers, join_workers
 from tests.trainer.kernels.test_gpu import gpu, interpret
-from trainer.config import TrainConfig
-from trainer.kernels import Kernel
-from trainer.kernels.device import Accelerator
-from trainer.plan.alone import Budget, plan_training
-from trainer.plan.sizes import Work, training_sizes
-from trainer.system import memory
-from trainer.system.memory import DEVICE_CONTEXT_BYTES, context_bytes, free_device_bytes
-from trainer.training.preparation import measure_machine, measure_network
-from trainer.workers import group
-from trainer.workers.group import WorkerLostError, Workers, join_workers
 
 __all__ = ["interpret"]  # a fixture
 CONFIG = TrainConfig(parts="interest", vector_size=8, negative=2)
@@ -44,8 +44,8 @@ def test_the_launch_is_timed_and_not_the_copies(tmp_path: Path) -> None:
     assert 0.5 * num_tokens / LAUNCH_SECONDS < rates.tokens_per_second <= num_tokens / LAUNCH_SECONDS
 
 
-def test_a_path_on_the_host_bounds_the_rate(tmp_path: Path) -> None:
-    """The path's kernel trains as many tokens on the CPU, at the same time."""
+def test_a_trail_on_the_host_bounds_the_rate(tmp_path: Path) -> None:
+    """The trail's kernel trains as many tokens on the CPU, at the same time."""
     both, none = TrainConfig(vector_size=16, negative=2), lambda *_: None
     kernel = Kernel("gpu", "a test's", lambda *_: 0, Accelerator(torch.device("cpu"), none))
     work, rates = Work([10_000] * 10, [50_000] * 10, 20, 60.0), []
@@ -55,22 +55,24 @@ def test_a_path_on_the_host_bounds_the_rate(tmp_path: Path) -> None:
     assert rates[1] < rates[0] / 2
 
 
-def test_a_path_on_the_gpu_takes_its_time_there_and_none_of_the_host(
+def test_a_trail_on_the_gpu_takes_its_time_there_and_none_of_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The CPU's kernel is not called. The budget decides who trains the path."""
+    """The CPU's kernel is not called. The budget decides who trains the trail."""
     launched: list[int] = []
 
-    def launch_path(path: Any, work: Any, scratch: Any, backward: float, epoch: int) -> None:
+    def launch_trail(trail: Any, work: Any, scratch: Any, backward: float, epoch: int) -> None:
         launched.append(len(work.order))
         time.sleep(LAUNCH_SECONDS)
 
     def fail(*_: Any) -> None:
-        raise AssertionError("trains the path on the host")
+        raise AssertionError("trains the trail on the host")
 
-    monkeypatch.setattr("trainer.training.preparation._train_path", fail)
+    monkeypatch.setattr("surf2vec.trainer.training.preparation._train_trail", fail)
     config = TrainConfig(vector_size=16, negative=2)
-    kernel = Kernel("gpu", "a test's", fail, Accelerator(torch.device("cpu"), lambda *_: None, launch_path=launch_path))
+    kernel = Kernel(
+        "gpu", "a test's", fail, Accelerator(torch.device("cpu"), lambda *_: None, launch_trail=launch_trail)
+    )
     work, sizes = Work([10_000] * 10, [50_000] * 10, 20, 60.0), training_sizes(config, 100, None)
     _, rates = measure_machine(kernel, config, work, sizes, (10**12, 10**10), tmp_path)
     assert 0.5 * 5 * launched[-1] / LAUNCH_SECONDS < rates.tokens_per_second <= 5 * launched[-1] / LAUNCH_SECONDS
@@ -79,8 +81,8 @@ def test_a_path_on_the_gpu_takes_its_time_there_and_none_of_the_host(
 
 
 def test_time_of_a_launch_is_that_of_the_kernel() -> None:
-    from trainer.kernels.gpu import time_launch
-    from trainer.training.preparation import _make_up_work
+    from surf2vec.trainer.kernels.gpu import time_launch
+    from surf2vec.trainer.training.preparation import _make_up_work
 
     users, items, _, work = _make_up_work(CONFIG, num_items=8, num_users=2, length=3)
     before = users.vectors.copy()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trainer.training.record import Record, read_record
+from surf2vec.trainer.training.record import Record, read_record
 
 
 @pytest.mark.parametrize(

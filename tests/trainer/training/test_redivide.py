@@ -13,20 +13,20 @@ import numpy as np
 import psutil
 import pytest
 
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.layout import items_in
+from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest, write_manifest
+from surf2vec.trainer.store.tokens import open_corpus
+from surf2vec.trainer.store.writer import open_pinned
+from surf2vec.trainer.training.item_blocks import ItemBlocks
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import StoppedError, train
+from surf2vec.trainer.training.record import Load, Record, begin_epoch_anew, read_record
+from surf2vec.trainer.training.redivide import epochs_done
 from tests.corpora import planted_histories, write_corpus
 from tests.stores import find_topics, read_item_table
 from tests.torchrun import PATIENCE_SECONDS, read_position, run_workers, start_machine, start_workers
 from tests.trainer.training.test_loop import divided, make_job
-from trainer.store.generation import open_generation
-from trainer.store.layout import items_in
-from trainer.store.manifests import STORE_MANIFEST, read_manifest, write_manifest
-from trainer.store.tokens import open_corpus
-from trainer.store.writer import open_pinned
-from trainer.training.item_blocks import ItemBlocks
-from trainer.training.job import Job
-from trainer.training.loop import StoppedError, train
-from trainer.training.record import Load, Record, begin_epoch_anew, read_record
-from trainer.training.redivide import epochs_done
 
 EPOCHS = 12
 
@@ -55,7 +55,7 @@ def train_until(job: Job, position: int) -> None:
 def test_blocks_are_divided_anew(
     corpus_dir: Path, tmp_path: Path, settings: dict[str, Any], stopped_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.training.preparation.plan_training", divided(3, num_blocks=3))
+    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(3, num_blocks=3))
     job = make_job(corpus_dir, tmp_path, **settings)
     train_until(job, stopped_at)
     generation = open_generation(tmp_path)
@@ -110,7 +110,7 @@ def test_two_workers_go_on_with_what_one_began_and_three_with_that(
 ) -> None:
     job = make_job(corpus_dir, tmp_path / "store", epochs=EPOCHS, sharing="sharded")
     with monkeypatch.context() as patched:
-        patched.setattr("trainer.training.preparation.plan_training", divided(3, num_blocks=3))
+        patched.setattr("surf2vec.trainer.training.preparation.plan_training", divided(3, num_blocks=3))
         train_until(job, 3 * 8 * 2 + 5)
     left = open_generation(job.store_dir)
     with start_workers(
@@ -143,7 +143,7 @@ def test_workers_return_to_the_best_epoch_of_the_one_before_them(
         corpus_dir, tmp_path / "store", sharing="replicated", epochs=60, alpha=1.0, patience=12, tile_users=1
     )
     with monkeypatch.context() as patched:
-        patched.setattr("trainer.training.preparation.plan_training", divided(3, num_blocks=3))
+        patched.setattr("surf2vec.trainer.training.preparation.plan_training", divided(3, num_blocks=3))
         train_until(job, 3 * 8 * 10)
     best = open_pinned(job.store_dir, "best")
     assert best.position < 3 * 8 * 10

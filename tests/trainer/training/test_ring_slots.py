@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from surf2vec.trainer.plan.shares import ring_block
+from surf2vec.trainer.store.images import Image, make_image
+from surf2vec.trainer.store.layout import shapes_of_items
+from surf2vec.trainer.system.memory import Bytes
+from surf2vec.trainer.training.slots import RingSlots
+from surf2vec.trainer.workers.group import Workers
 from tests.together import Threads
-from trainer.plan.shares import ring_block
-from trainer.store.images import Image, make_image
-from trainer.store.layout import shapes_of_items
-from trainer.system.memory import Bytes
-from trainer.training.slots import RingSlots
-from trainer.workers.group import Workers
 
 
 class Blocks(RingSlots):

@@ -1,20 +1,19 @@
-"""The two parts of a vector side by side: which columns they are, what they weigh, and which events a path has seen."""
+"""The two parts of a vector side by side: which columns they are, what they weigh, and which events a trail has seen."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.corpora import planted_histories, write_corpus
-from trainer.config import TrainConfig
-from trainer.kernels.path import path_vectors
-from trainer.store.generation import Generation, open_generation
-from trainer.store.tokens import Corpus, open_corpus
-from trainer.training.infer import refit_held_out
-from trainer.training.job import Job
-from trainer.training.loop import train
-from trainer.training.vectors import (
-    PATH_WEIGHT,
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.kernels.trail import trail_vectors
+from surf2vec.trainer.store.generation import Generation, open_generation
+from surf2vec.trainer.store.tokens import Corpus, open_corpus
+from surf2vec.trainer.training.infer import refit_held_out
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
+from surf2vec.trainer.training.vectors import (
+    TRAIL_WEIGHT,
     BothParts,
     bias_columns,
     columns_of,
@@ -22,6 +21,7 @@ from trainer.training.vectors import (
     read_item_vectors,
     weight_of,
 )
+from tests.corpora import planted_histories, write_corpus
 
 
 def make(tmp_path: Path, **settings: object) -> tuple[Corpus, Generation, Job]:
@@ -35,48 +35,48 @@ def make(tmp_path: Path, **settings: object) -> tuple[Corpus, Generation, Job]:
 def test_one_dot_product_adds_the_scores_of_both_parts(tmp_path: Path) -> None:
     corpus, generation, _ = make(tmp_path)
     histories, users = corpus.read(0), BothParts(generation, corpus).read_users(0)
-    paths = path_vectors(
-        generation.path, histories.tokens, histories.starts, histories.ends, generation.config.path_window
+    trails = trail_vectors(
+        generation.trail, histories.tokens, histories.starts, histories.ends, generation.config.trail_window
     )
-    outputs = generation.path.outputs.vectors
-    expected = (1 - PATH_WEIGHT) * generation.read_users(
+    outputs = generation.trail.outputs.vectors
+    expected = (1 - TRAIL_WEIGHT) * generation.read_users(
         0
-    ) @ generation.read_items().T + PATH_WEIGHT * paths @ outputs.T
+    ) @ generation.read_items().T + TRAIL_WEIGHT * trails @ outputs.T
     np.testing.assert_allclose(users @ read_item_vectors(generation).T, expected, atol=1e-5)
     np.testing.assert_array_equal(read_item_vectors(generation, 3, 9), read_item_vectors(generation)[3:9])
-    assert columns_of(generation) == {"interest": [0, 16], "path": [16, 32]}
+    assert columns_of(generation) == {"interest": [0, 16], "trail": [16, 32]}
     assert bias_columns(generation) == [15, 30, 31]
     assert len(np.unique(users[:, bias_columns(generation)], axis=0)) == 1, "what is a bias is the same of all users"
 
 
-@pytest.mark.parametrize(("weight", "columns"), [(0.0, {"interest": [0, 32]}), (1.0, {"path": [0, 32]})])
+@pytest.mark.parametrize(("weight", "columns"), [(0.0, {"interest": [0, 32]}), (1.0, {"trail": [0, 32]})])
 def test_one_part_has_all_columns(tmp_path: Path, weight: float, columns: dict[str, list[int]]) -> None:
-    from trainer.config import config_from_dict
+    from surf2vec.trainer.config import config_from_dict
 
-    parts = config_from_dict({"path_weight": weight}).parts
-    corpus, generation, job = make(tmp_path, path_weight=weight, parts=parts)
+    parts = config_from_dict({"trail_weight": weight}).parts
+    corpus, generation, job = make(tmp_path, trail_weight=weight, parts=parts)
     assert columns_of(generation) == columns
     assert read_item_vectors(generation).shape == (60, 32)
     users = BothParts(generation, corpus).read_users(1)
     assert users.shape == (corpus.users[1], 32)
     if weight == 1:
-        assert generation.manifest["users"] == {}, "a path that stands alone keeps nothing for a user"
+        assert generation.manifest["users"] == {}, "a trail that stands alone keeps nothing for a user"
         refitted = refit_held_out(job, corpus, {})
         assert not np.array_equal(BothParts(refitted, corpus).read_users(1), users)
 
 
 def test_a_weight_that_is_set_wins_over_the_log(tmp_path: Path) -> None:
     _, generation, _ = make(tmp_path)
-    chosen = Generation(generation.folder, generation.manifest | {"choice": {"path_weight": 0.2}})
-    assert (weight_of(generation), weight_of(chosen)) == (PATH_WEIGHT, 0.2)
-    config = generation.manifest["config"] | {"path_weight": 0.4}
+    chosen = Generation(generation.folder, generation.manifest | {"choice": {"trail_weight": 0.2}})
+    assert (weight_of(generation), weight_of(chosen)) == (TRAIL_WEIGHT, 0.2)
+    config = generation.manifest["config"] | {"trail_weight": 0.4}
     assert weight_of(Generation(generation.folder, chosen.manifest | {"config": config})) == 0.4
     users = np.ones((1, 16), np.float32)
     joined = join_parts(chosen, users, np.array([1, 2], np.int32), np.array([0]), np.array([2]))
     np.testing.assert_allclose(joined[0, :16], 0.8)
 
 
-def test_a_path_sees_the_held_out_event_only_after_the_refit(tmp_path: Path) -> None:
+def test_a_trail_sees_the_held_out_event_only_after_the_refit(tmp_path: Path) -> None:
     corpus, generation, job = make(tmp_path)
     histories, before = corpus.read(0), BothParts(generation, corpus).read_users(0)
     after = BothParts(refit_held_out(job, corpus, {}), corpus).read_users(0)

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from trainer.errors import ConfigError, DamageError, SurfError, TrainingError
-from trainer.training.loop import StoppedError
-from trainer.workers.event_file import ERROR, EventFile, EventReader, error_of
-from trainer.workers.group import WorkerLostError
+from surf2vec.trainer.errors import ConfigError, DamageError, SurfError, TrainingError
+from surf2vec.trainer.training.loop import StoppedError
+from surf2vec.trainer.workers.event_file import ERROR, EventFile, EventReader, error_of
+from surf2vec.trainer.workers.group import WorkerLostError
 
 
 def test_events_arrive_once_and_in_order(tmp_path: Path) -> None:

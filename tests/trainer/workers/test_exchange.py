@@ -6,9 +6,9 @@ import time
 import pytest
 import torch
 
+from surf2vec.trainer.workers.exchange import Exchange
+from surf2vec.trainer.workers.group import Workers
 from tests.together import Threads
-from trainer.workers.exchange import Exchange
-from trainer.workers.group import Workers
 
 
 def change_and_exchange(workers: Workers, staleness: int, turns: int) -> tuple[torch.Tensor, Exchange, torch.Tensor]:

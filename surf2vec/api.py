@@ -1,13 +1,6 @@
-"""User vectors from web browsing logs, in Python: what the commands of `surf2vec` do, as functions.
+"""The Python API: what the commands of `surf2vec` do, as functions. `import surf2vec` gives all of them.
 
-    import surf2vec
-
-    surf2vec.run("logs/*.csv.gz", "my-root")
-    release = surf2vec.open_release("my-root")
-    release.user_vectors().collect()  # user_id, vector
-    release.rank("u17", k=5)  # url, score
-
-Frames are Polars. Every error that the caller can mend is a `SurfError`; its message says what to do.
+Frames are Polars. Every error that the caller can fix is a `SurfError`; its message says what to do.
 """
 
 import glob
@@ -20,13 +13,13 @@ from typing import Any
 
 import polars as pl
 
-from flows.cli import nights, options, roots, users
-from flows.config import load_config
-from tasks.export.export import EXPORT_MANIFEST, path_of, read_export
-from tasks.export.form import check_tables
-from tasks.export.served_export import describe_token, find_other, read_token
-from tasks.root.run import Root
-from trainer.errors import InputError, SurfError
+from surf2vec.flows.cli import nights, options, roots, users
+from surf2vec.flows.config import load_config
+from surf2vec.tasks.export.export import EXPORT_MANIFEST, path_of, read_export
+from surf2vec.tasks.export.form import check_tables
+from surf2vec.tasks.export.served_export import describe_token, find_other, read_token
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.errors import InputError, SurfError
 
 __all__ = ["Release", "SurfError", "check_pair", "open_release", "pull", "run"]
 
@@ -62,7 +55,7 @@ def open_release(place: str | Path, release: str | None = None) -> "Release":
     folder = Path(place)
     if (folder / EXPORT_MANIFEST).exists():
         return Release(folder)
-    from tasks.registry.releases import current_release
+    from surf2vec.tasks.registry.releases import current_release
 
     call = _call(place, {})
     return Release(call.root.export(release or current_release(call.root, call.config.publish)), call.root)
@@ -151,7 +144,7 @@ class Release:
         )
 
     def _ask(self, user_id: str, k: int) -> dict[str, Any]:
-        from tasks.queries.similar import similar_users
+        from surf2vec.tasks.queries.similar import similar_users
 
         name = users.find_name(_call(self.root.path, {}), user_id) if self.root else user_id
         return similar_users(self.root or Root(self.folder), self.folder, name, k)

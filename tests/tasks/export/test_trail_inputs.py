@@ -1,4 +1,4 @@
-"""The file that paths are summed up from: with it every user of an export gets the path that the export has."""
+"""The file that trails are summed up from: with it every user of an export gets the trail that the export has."""
 
 import shutil
 from pathlib import Path
@@ -7,45 +7,45 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.export.export import read_export
-from tasks.export.form import list_files
-from tasks.export.path_inputs import open_path_sums
-from tasks.export.served_export import decode_vectors
-from tasks.export.without_users import erase_from_export
-from tasks.root.run import Root
-from tasks.users.user_set import want_users
-from tests.path_releases import histories_of, make_path_root
+from surf2vec.tasks.export.export import read_export
+from surf2vec.tasks.export.form import list_files
+from surf2vec.tasks.export.served_export import decode_vectors
+from surf2vec.tasks.export.trail_inputs import open_trail_sums
+from surf2vec.tasks.export.without_users import erase_from_export
+from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.users.user_set import want_users
+from surf2vec.trainer.errors import DamageError, InputError
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.system.files import verify_file
 from tests.releases import make_release, read_items, read_users
+from tests.trail_releases import histories_of, make_trail_root
 from tests.trained import MEMORY_BYTES
-from trainer.errors import DamageError, InputError
-from trainer.store.generation import open_generation
-from trainer.system.files import verify_file
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Root:
-    return make_path_root(tmp_path_factory.mktemp("made") / "root")
+    return make_trail_root(tmp_path_factory.mktemp("made") / "root")
 
 
 def test_the_file_has_the_input_vectors_in_the_order_of_the_items(root: Root) -> None:
     manifest = read_export(root.export("whole"))
     generation = open_generation(root.store)
-    assert generation.path is not None
-    table = pq.read_table(root.export("whole") / "path_inputs.parquet")
+    assert generation.trail is not None
+    table = pq.read_table(root.export("whole") / "trail_inputs.parquet")
     assert table["url"].to_pylist() == read_items(root.export("whole"))[0]
-    np.testing.assert_array_equal(decode_vectors(table), generation.path.inputs.vectors)
-    about = manifest["path"]
-    np.testing.assert_array_equal(np.float32(about["lags"]), generation.path.lags.vectors[:5, 0])
+    np.testing.assert_array_equal(decode_vectors(table), generation.trail.inputs.vectors)
+    about = manifest["trail"]
+    np.testing.assert_array_equal(np.float32(about["lags"]), generation.trail.lags.vectors[:5, 0])
     assert (about["rows"], about["bias"], about["weight"]) == (len(table), [0.0] * 7 + [0.5], 0.6)
-    assert "path_inputs.parquet" in list_files(manifest)
-    verify_file(root.export("whole") / "path_inputs.parquet", about)
+    assert "trail_inputs.parquet" in list_files(manifest)
+    verify_file(root.export("whole") / "trail_inputs.parquet", about)
 
 
 @pytest.mark.parametrize("release", ["whole", "narrow"])
 def test_the_pages_of_every_user_give_the_vector_of_the_export(root: Root, release: str) -> None:
     folder, histories = root.export(release), histories_of(root)
     users = read_users(folder)
-    sums = open_path_sums(folder)
+    sums = open_trail_sums(folder)
     last = np.stack([users[user] for user in histories])
     blank = last.copy()
     blank[:, sums.columns] = np.nan
@@ -59,42 +59,42 @@ def test_the_pages_of_every_user_give_the_vector_of_the_export(root: Root, relea
     assert not np.delete(strangers, np.arange(last.shape[1])[sums.columns], axis=1).any(), "no interest"
 
 
-def test_a_release_of_the_path_alone(tmp_path: Path) -> None:
-    root = make_path_root(tmp_path / "root", "path")
+def test_a_release_of_the_trail_alone(tmp_path: Path) -> None:
+    root = make_trail_root(tmp_path / "root", "trail")
     manifest, histories = read_export(root.export("whole")), histories_of(root)
-    assert (manifest["path"]["columns"], manifest["path"]["weight"]) == ([0, 16], 1.0)
+    assert (manifest["trail"]["columns"], manifest["trail"]["weight"]) == ([0, 16], 1.0)
     for release in ("whole", "reduced"):
-        users, sums = read_users(root.export(release)), open_path_sums(root.export(release))
+        users, sums = read_users(root.export(release)), open_trail_sums(root.export(release))
         last = np.stack([users[user] for user in histories])
         renewed, _ = sums.renew(np.zeros_like(last), list(histories.values()))
         np.testing.assert_allclose(renewed, last, rtol=1e-4, atol=1e-5)
 
 
 def test_in_a_reduced_release_the_pages_make_the_whole_vector(root: Root) -> None:
-    whole, reduced = (open_path_sums(root.export(name)) for name in ("whole", "reduced"))
+    whole, reduced = (open_trail_sums(root.export(name)) for name in ("whole", "reduced"))
     projection = np.load(root.export("reduced") / "projection.npy")
     pages = list(histories_of(root).values())
-    path, _ = whole.renew(np.zeros((len(pages), 16), np.float32), pages)
+    trail, _ = whole.renew(np.zeros((len(pages), 16), np.float32), pages)
     found, _ = reduced.renew(np.ones((len(pages), 10), np.float32), pages)
-    np.testing.assert_allclose(found, path @ projection, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found, trail @ projection, rtol=1e-4, atol=1e-5)
 
 
 def test_it_stays_when_a_user_is_forgotten(root: Root, tmp_path: Path) -> None:
     erased = erase_from_export(root.export("whole"), want_users(["user-3"]), MEMORY_BYTES, {}, tmp_path / "out")
-    assert erased["path"] == read_export(root.export("whole"))["path"]
-    assert open_path_sums(tmp_path / "out").renew(np.zeros((1, 16), np.float32), [["/page/1"]])[1].all()
+    assert erased["trail"] == read_export(root.export("whole"))["trail"]
+    assert open_trail_sums(tmp_path / "out").renew(np.zeros((1, 16), np.float32), [["/page/1"]])[1].all()
 
 
 def test_a_damaged_file_and_a_release_without_one_are_refused(root: Root, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(root.export("whole"), tmp_path / "copy"))
-    content = bytearray((folder / "path_inputs.parquet").read_bytes())
+    content = bytearray((folder / "trail_inputs.parquet").read_bytes())
     content[len(content) // 2] ^= 1
-    (folder / "path_inputs.parquet").write_bytes(content)
-    with pytest.raises(DamageError, match=r"path_inputs.parquet .*surf2vec pull"):
-        open_path_sums(folder)
+    (folder / "trail_inputs.parquet").write_bytes(content)
+    with pytest.raises(DamageError, match=r"trail_inputs.parquet .*surf2vec pull"):
+        open_trail_sums(folder)
     with pytest.raises(
-        InputError, match="release r1 cannot sum up pages: its vectors have no path, or an earlier version"
+        InputError, match="release r1 cannot sum up pages: its vectors have no trail, or an earlier version"
     ):
-        open_path_sums(make_release(Root(tmp_path / "root")))
+        open_trail_sums(make_release(Root(tmp_path / "root")))
     with pytest.raises(InputError, match="there is no export in"):
-        open_path_sums(tmp_path / "nowhere")
+        open_trail_sums(tmp_path / "nowhere")

@@ -1,4 +1,4 @@
-"""The path's item table in memory: it trains beside the interest's items, is never divided, and is committed with them."""
+"""The trail's item table in memory: it trains beside the interest's items, is never divided, and is committed with them."""
 
 import math
 from dataclasses import replace
@@ -6,45 +6,45 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config import TrainConfig
-from trainer.draws import HELDOUT, user_keys
-from trainer.kernels.first_rows import begin_path
-from trainer.kernels.signature import Pass
-from trainer.model.objectives import RANGE_32, Sampling, make_path_tables
-from trainer.model.rows import PathItems
-from trainer.store.images import Image, image_of
-from trainer.store.layout import image_of_path, path_in
-from trainer.store.tokens import Histories
-from trainer.store.writer import Writer
-from trainer.training.course import Visit
-from trainer.training.curve import Sample, softmax_losses
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.draws import HELDOUT, user_keys
+from surf2vec.trainer.kernels.first_rows import begin_trail
+from surf2vec.trainer.kernels.signature import Pass
+from surf2vec.trainer.model.objectives import RANGE_32, Sampling, make_trail_tables
+from surf2vec.trainer.model.rows import TrailItems
+from surf2vec.trainer.store.images import Image, image_of
+from surf2vec.trainer.store.layout import image_of_trail, trail_in
+from surf2vec.trainer.store.tokens import Histories
+from surf2vec.trainer.store.writer import Writer
+from surf2vec.trainer.training.course import Visit
+from surf2vec.trainer.training.curve import Sample, softmax_losses
 
 
-class PathSlot:
-    """The path's item table, from the writer's file or untrained, and the tables to train it.
+class TrailSlot:
+    """The trail's item table, from the writer's file or untrained, and the tables to train it.
 
     counts int64[V]: how often training sees each item in an epoch.
     """
 
     def __init__(self, config: TrainConfig, counts: NDArray[np.int64], writer: Writer, is_committed_here: bool) -> None:
         self.config, self.writer, self.is_committed_here = config, writer, is_committed_here
-        self.tables = make_path_tables(counts, config)
+        self.tables = make_trail_tables(counts, config)
         keep = np.full(len(counts), RANGE_32, dtype=np.uint64)
         self.noise = Sampling(self.tables.thresholds, self.tables.aliases, keep, self.tables.corrections)
-        self._image = writer.read_path() or image_of_path(begin_path(config, len(counts)))
+        self._image = writer.read_trail() or image_of_trail(begin_trail(config, len(counts)))
 
     @property
-    def items(self) -> PathItems:
-        return path_in(self._image.arrays)
+    def items(self) -> TrailItems:
+        return trail_in(self._image.arrays)
 
     def train(self, work: Pass, visit: Visit) -> None:
-        """Train the users of `work`, a part of the visit's. With several item blocks only the first turn trains the path."""
-        from trainer.kernels.path import train_path
+        """Train the users of `work`, a part of the visit's. With several item blocks only the first turn trains the trail."""
+        from surf2vec.trainer.kernels.trail import train_trail
 
         if visit.step.turn == 0 and len(work.order):
             histories = visit.resident.histories
             own = replace(work, tokens=histories.tokens, starts=histories.starts, ends=histories.ends)
-            train_path(self.items, own, self.tables, visit.backward, visit.step.epoch)
+            train_trail(self.items, own, self.tables, visit.backward, visit.step.epoch)
 
     def draw(
         self, sample: Sample, histories: Histories
@@ -52,11 +52,11 @@ class PathSlot:
         """Return, of a sample's training tokens and then its held-out items, starts and places int64[S], and what they score:
         item and negatives, int64[S, 1 + K].
         """
-        from trainer.kernels.cpu import draw_negatives
+        from surf2vec.trainer.kernels.cpu import draw_negatives
 
         users, places = np.concatenate(sample.users), np.concatenate(sample.places)
         keys = user_keys(self.config.seed, -1, histories.hashes[users])
-        negatives = draw_negatives(keys, HELDOUT, self.noise, self.config.path_negative)
+        negatives = draw_negatives(keys, HELDOUT, self.noise, self.config.trail_negative)
         return histories.starts[users], places, np.column_stack((histories.tokens[places].astype(np.int64), negatives))
 
     def sum_losses(self, sample: Sample, rows: NDArray[np.int64], scores: NDArray[np.float32]) -> list[float]:
@@ -67,13 +67,13 @@ class PathSlot:
 
     def measure(self, sample: Sample, histories: Histories) -> list[float]:
         """Return `sum_losses` of a sample, by the rows in the host's memory."""
-        from trainer.kernels.cpu import score_rows
-        from trainer.kernels.path import path_vectors
+        from surf2vec.trainer.kernels.cpu import score_rows
+        from surf2vec.trainer.kernels.trail import trail_vectors
 
-        path, (starts, places, rows) = self.items, self.draw(sample, histories)
+        trail, (starts, places, rows) = self.items, self.draw(sample, histories)
         skipped = rows[:, 0].astype(np.int32)
-        vectors = path_vectors(path, histories.tokens, starts, places, self.config.path_window, skipped)
-        return self.sum_losses(sample, rows, score_rows(vectors, path.outputs.vectors, rows))
+        vectors = trail_vectors(trail, histories.tokens, starts, places, self.config.trail_window, skipped)
+        return self.sum_losses(sample, rows, score_rows(vectors, trail.outputs.vectors, rows))
 
     def copy(self) -> Image | None:
         """Return a copy for a commit; None if another worker commits it."""

@@ -1,4 +1,4 @@
-"""The path as Triton compiles it: a program lists a user's targets, one trains a stream, whose lanes walk their targets in step.
+"""The trail as Triton compiles it: a program lists a user's targets, one trains a stream, whose lanes walk their targets in step.
 
 Shapes: M lanes, K negatives, D dims, W lags; K and D are padded as in tile_program.py, whose parts this one shares. A lane is a
 place in a list of targets, as nothing is kept for a user. Outputs move by what they were at the beginning of the step, inputs lag
@@ -8,23 +8,23 @@ after lag, the lanes of a lag at once; Adagrad's sums of equal rows grow in the 
 import triton
 import triton.language as tl
 
-from trainer import draws
-from trainer.config import PATH_BIASES
-from trainer.kernels.programs import _draw, _mix, consecutive
-from trainer.kernels.signature import LAG_RATE, LEAST_LAG, PATH_BIAS, PATH_TILE_USERS
-from trainer.kernels.tile_program import _NO_TURN, _close_ranks, _draw_step, _lanes, _pulls, _rates, _same_rows
-from trainer.model.rows import EPSILON
+from surf2vec.trainer import draws
+from surf2vec.trainer.config import TRAIL_BIASES
+from surf2vec.trainer.kernels.programs import _draw, _mix, consecutive
+from surf2vec.trainer.kernels.signature import LAG_RATE, LEAST_LAG, TRAIL_BIAS, TRAIL_TILE_USERS
+from surf2vec.trainer.kernels.tile_program import _NO_TURN, _close_ranks, _draw_step, _lanes, _pulls, _rates, _same_rows
+from surf2vec.trainer.model.rows import EPSILON
 
-_WINDOW, _EPSILON, _NUM_BIASES = tl.constexpr(draws.WINDOW), tl.constexpr(EPSILON), tl.constexpr(PATH_BIASES)
-_BIAS, _LEAST_LAG, _LAG_RATE = tl.constexpr(PATH_BIAS), tl.constexpr(LEAST_LAG), tl.constexpr(LAG_RATE)
-_M = tl.constexpr(PATH_TILE_USERS)
+_WINDOW, _EPSILON, _NUM_BIASES = tl.constexpr(draws.WINDOW), tl.constexpr(EPSILON), tl.constexpr(TRAIL_BIASES)
+_BIAS, _LEAST_LAG, _LAG_RATE = tl.constexpr(TRAIL_BIAS), tl.constexpr(LEAST_LAG), tl.constexpr(LAG_RATE)
+_M = tl.constexpr(TRAIL_TILE_USERS)
 
 
 @triton.jit(do_not_specialize=["backward", "turn", "every"])
 def list_targets(
     tokens, starts, ends, hashes, keys, order, shares, targets, num_targets, backward, turn, every, CHUNK: tl.constexpr
 ):  # fmt: skip
-    """Write a user's targets to targets[start:], as compiled_path.list_targets: twice a position, plus one if predicted backward.
+    """Write a user's targets to targets[start:], as compiled_trail.list_targets: twice a position, plus 1 if backward.
 
     backward: the share of rare items that are predicted backward, of 2**30.
     """
@@ -55,7 +55,7 @@ def list_targets(
 
 
 @triton.jit(do_not_specialize=["num_items"])  # otherwise Triton compiles again for 1 and for multiples of 16
-def train_path_stream(
+def train_trail_stream(
     outputs, output_squares, inputs, input_squares, lags, lag_squares, tokens, starts, ends, keys, order, alphas,
     targets, num_targets, streams, coming, num_coming, thresholds, aliases, corrections, l2s, num_items, handicap,
     D: tl.constexpr, K: tl.constexpr, W: tl.constexpr, HAS_WIDE_ATOMICS: tl.constexpr, PRECISION: tl.constexpr,
@@ -239,7 +239,7 @@ def _move_lags(lags, squares, lag_L, steps_L, alpha):
 
 
 @triton.jit
-def score_path_token(
+def score_trail_token(
     outputs, inputs, lags, tokens, starts, places, rows, scores,
     D: tl.constexpr, N: tl.constexpr, W: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip

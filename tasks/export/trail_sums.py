@@ -1,8 +1,8 @@
-"""Sums up paths from the last pages of users: a vector of this minute, with nothing trained.
+"""Sums up trails from the last pages of users: a vector of this minute, with nothing trained.
 
 With the input vectors c, the weights a of the lags and the pages that a user saw last, nearest first,
 
-    path = w (Σ_k a_k c_k / (Σ_k a_k²)^¼ + bias)
+    trail = w (Σ_k a_k c_k / (Σ_k a_k²)^¼ + bias)
 
 as the trainer does (trainer/kernels/README.md). A page that repeats the page before it and a page that the release does not know
 are left out, as from a corpus. Of the others the newest W count, one for each lag.
@@ -23,11 +23,11 @@ BLOCK_USERS = 512
 
 
 @dataclass(frozen=True)
-class PathSums:
-    """What a release needs to sum up paths.
+class TrailSums:
+    """What a release needs to sum up trails.
 
     numbers: row of each page in inputs, by its canonical URL; inputs float32[V+1, D2], the last row is zeros;
-    lags float32[W]: a_k, nearest first; bias float32[D2]; weight: w; columns: those of a vector that a path replaces, all of
+    lags float32[W]: a_k, nearest first; bias float32[D2]; weight: w; columns: those of a vector that a trail replaces, all of
     them if the release was reduced, as its numbers mix both parts.
     """
 
@@ -39,9 +39,9 @@ class PathSums:
     columns: slice
 
     @classmethod
-    def of_release(cls, manifest: dict[str, Any], urls: list[str], inputs: NDArray[np.float32]) -> "PathSums":
-        """Return the sums of a release. urls, inputs float32[V, D2]: the columns of the file in its manifest's entry `path`."""
-        about = path_of_release(manifest)
+    def of_release(cls, manifest: dict[str, Any], urls: list[str], inputs: NDArray[np.float32]) -> "TrailSums":
+        """Return the sums of a release. urls, inputs float32[V, D2]: the columns of the file in its manifest's entry `trail`."""
+        about = trail_of_release(manifest)
         lags, bias = (np.array(about[name], np.float32) for name in ("lags", "bias"))
         rows = np.concatenate([inputs, np.zeros((1, inputs.shape[1]), np.float32)])
         numbers = {url: number for number, url in enumerate(urls)}
@@ -50,10 +50,10 @@ class PathSums:
     def renew(
         self, vectors: NDArray[np.float32], pages: Sequence[Sequence[str]]
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Return vectors float32[n, D] with the paths of the last pages, and whose are renewed, bool[n].
+        """Return vectors float32[n, D] with the trails of the last pages, and whose are renewed, bool[n].
 
         vectors float32[n, D]: last night's; zeros for a user without one, who then has no interest and is ranked for by the
-        path alone. pages: n lists of canonical URLs, oldest first. A user without a known page keeps the vector.
+        trail alone. pages: n lists of canonical URLs, oldest first. A user without a known page keeps the vector.
         Raises ValueError for vectors of another shape, and for pages that are no list of strings; it names the row and no page.
         """
         if vectors.shape != (len(pages), self.columns.stop):
@@ -84,12 +84,12 @@ class PathSums:
         return chosen
 
     def sum_pages(self, chosen: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return the weighted paths float32[n, D2] of pages as `find_pages` returns them, intp[n, W]."""
+        """Return the weighted trails float32[n, D2] of pages as `find_pages` returns them, intp[n, W]."""
         scales = self.weight * scale_of(np.sum((chosen < len(self.numbers)) * self.lags**2, axis=1))
-        paths = np.empty((len(chosen), self.inputs.shape[1]), np.float32)
+        trails = np.empty((len(chosen), self.inputs.shape[1]), np.float32)
         for start in range(0, len(chosen), BLOCK_USERS):
             block = slice(start, start + BLOCK_USERS)
-            sums = paths[block]
+            sums = trails[block]
             np.multiply(self.inputs.take(chosen[block, 0], axis=0), self.lags[0], out=sums)
             for lag in range(1, len(self.lags)):
                 rows = self.inputs.take(chosen[block, lag], axis=0)
@@ -97,15 +97,15 @@ class PathSums:
                 sums += rows
             sums *= scales[block, None]
             sums += self.weight * self.bias
-        return paths
+        return trails
 
 
-def path_of_release(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return the manifest's entry `path`. Raises ValueError for a release without one."""
-    if "path" not in manifest:
-        why = "its vectors have no path, or an earlier version of surf2vec exported it"
+def trail_of_release(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return the manifest's entry `trail`. Raises ValueError for a release without one."""
+    if "trail" not in manifest:
+        why = "its vectors have no trail, or an earlier version of surf2vec exported it"
         raise ValueError(f"release {manifest['release']} cannot sum up pages: {why}")
-    return manifest["path"]
+    return manifest["trail"]
 
 
 def scale_of(squares: NDArray[np.float32]) -> NDArray[np.float32]:

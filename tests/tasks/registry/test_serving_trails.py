@@ -8,26 +8,26 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.export.path_inputs import open_path_sums
-from tasks.export.path_sums import PathSums
-from tasks.export.served_export import decode_vectors
-from tasks.registry import tracking
-from tasks.registry.publish import publish_release
-from tasks.registry.pull import pull
-from tasks.registry.pull_since import pull_since
-from tasks.root.run import Root
-from tests.path_releases import STORED, make_path_root
+from surf2vec.tasks.export.served_export import decode_vectors
+from surf2vec.tasks.export.trail_inputs import open_trail_sums
+from surf2vec.tasks.export.trail_sums import TrailSums
+from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.registry.pull import pull
+from surf2vec.tasks.registry.pull_since import pull_since
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.errors import DamageError
+from surf2vec.trainer.system.files import read_json
 from tests.releases import STORAGES, make_release, read_items, read_users, tell_story
 from tests.tasks.registry.test_serving_model import load
-from trainer.errors import DamageError
-from trainer.system.files import read_json
+from tests.trail_releases import STORED, make_trail_root
 
 KNOWN, SEEN, NOW = "user-3", ["/page/1"], ["/page/5", "/elsewhere", "/page/6", "/page/6"]
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Root:
-    return make_path_root(tmp_path_factory.mktemp("made") / "root")
+    return make_trail_root(tmp_path_factory.mktemp("made") / "root")
 
 
 def ask(model: Any, ids: list[Any] | None, pages: Any, **params: Any) -> pd.DataFrame:
@@ -38,7 +38,7 @@ def ask(model: Any, ids: list[Any] | None, pages: Any, **params: Any) -> pd.Data
 
 
 def expect(root: Root, release: str, user: str | None, pages: list[str]) -> np.ndarray:
-    sums, users = open_path_sums(root.export(release)), read_users(root.export(release))
+    sums, users = open_trail_sums(root.export(release)), read_users(root.export(release))
     last = users[user] if user else np.zeros(len(users[KNOWN]), np.float32)
     return sums.renew(last[None], [pages])[0][0]
 
@@ -88,7 +88,7 @@ def test_a_part_alone(root: Root, release: str) -> None:
     model = load(root.export(release))
     columns = {part: slice(*span) for part, span in model.manifest["parts"].items()}
     urls, items = read_items(root.export(release))
-    for part in ("path", "interest"):
+    for part in ("trail", "interest"):
         row = ask(model, [KNOWN], [NOW], part=part, items=3).iloc[0]
         vector = expect(root, release, KNOWN, NOW)[columns[part]]
         np.testing.assert_allclose(row["vector"], vector, rtol=1e-6, atol=1e-7)
@@ -124,32 +124,32 @@ def test_one_row_of_lists_as_it_comes_over_http(root: Root) -> None:
         ask(model, [[KNOWN]], [None])
 
 
-def test_neither_column_and_a_release_without_a_path_are_refused(root: Root, tmp_path: Path) -> None:
+def test_neither_column_and_a_release_without_a_trail_are_refused(root: Root, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="give a column user_id, a column pages with lists of URLs, or both"):
         load(root.export("whole")).predict(None, pd.DataFrame({"page": ["/page/1"]}))
     model = load(make_release(Root(tmp_path)))
-    with pytest.raises(ValueError, match="release r1 cannot sum up pages: its vectors have no path, or an earlier"):
+    with pytest.raises(ValueError, match="release r1 cannot sum up pages: its vectors have no trail, or an earlier"):
         ask(model, ["user-3"], [NOW])
 
 
 def test_the_file_is_read_at_the_first_pages_and_a_damaged_one_refused(root: Root) -> None:
-    path = root.export("narrow") / "path_inputs.parquet"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
+    trail = root.export("narrow") / "trail_inputs.parquet"
+    whole = trail.read_bytes()
+    trail.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
     try:
         model = load(root.export("narrow"))
         assert len(model.predict(None, pd.DataFrame({"user_id": [KNOWN]}))["vector"][0]) == 16
         with pytest.raises(
-            RuntimeError, match=r"path_inputs.parquet there does not have the sha256 that was registered"
+            RuntimeError, match=r"trail_inputs.parquet there does not have the sha256 that was registered"
         ):
             ask(model, [KNOWN], [NOW])
     finally:
-        path.write_bytes(whole)
+        trail.write_bytes(whole)
 
 
 @pytest.mark.parametrize("storage", STORAGES)
 def test_through_mlflow_with_its_schema(tmp_path: Path, storage: str) -> None:
-    root = make_path_root(tmp_path / "root")
+    root = make_trail_root(tmp_path / "root")
     publish_release(root, STORAGES[storage], tell_story("whole"), root.export("whole"), None)
     with tracking.use_uri(root.tracking_uri):
         model = tracking.mlflow.pyfunc.load_model("models:/surf2vec-users/1")
@@ -167,29 +167,29 @@ def test_through_mlflow_with_its_schema(tmp_path: Path, storage: str) -> None:
 
 @pytest.mark.parametrize("storage", STORAGES)
 def test_pulls_bring_the_file_and_since_brings_it_whole(tmp_path: Path, storage: str) -> None:
-    root = make_path_root(tmp_path / "root")
+    root = make_trail_root(tmp_path / "root")
     for release in ("whole", "reduced"):
         publish_release(root, STORAGES[storage], tell_story(release), root.export(release), None)
     name = "models:/surf2vec-users/2"
     pull(name, tmp_path / "pulled", root.tracking_uri)
     told = pull_since(name, tmp_path / "changes", 1, root.tracking_uri)
-    expected = open_path_sums(root.export("reduced"))
-    content = (root.export("reduced") / "path_inputs.parquet").read_bytes()
+    expected = open_trail_sums(root.export("reduced"))
+    content = (root.export("reduced") / "trail_inputs.parquet").read_bytes()
     for folder in ("pulled", "changes"):
-        assert (tmp_path / folder / "path_inputs.parquet").read_bytes() == content
-        found = open_path_sums(tmp_path / folder) if folder == "pulled" else read_changed(tmp_path / folder)
+        assert (tmp_path / folder / "trail_inputs.parquet").read_bytes() == content
+        found = open_trail_sums(tmp_path / folder) if folder == "pulled" else read_changed(tmp_path / folder)
         assert (found.numbers, found.columns, found.weight) == (expected.numbers, expected.columns, expected.weight)
         np.testing.assert_array_equal(found.inputs, expected.inputs)
     again = pull_since(name, tmp_path / "changes", 1, root.tracking_uri)
     assert again["fetched_bytes"] == told["fetched_bytes"]
-    for path in [*root.artifacts.rglob("path_inputs.parquet"), *root.path.glob("export/*/path_inputs.parquet")]:
+    for path in [*root.artifacts.rglob("trail_inputs.parquet"), *root.path.glob("export/*/trail_inputs.parquet")]:
         path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DamageError, match=r"path_inputs.parquet of models:/surf2vec-users/2 has"):
+    with pytest.raises(DamageError, match=r"trail_inputs.parquet of models:/surf2vec-users/2 has"):
         pull_since(name, tmp_path / "new", 1, root.tracking_uri)
 
 
-def read_changed(folder: Path) -> PathSums:
+def read_changed(folder: Path) -> TrailSums:
     """The sums of a folder of changes, whose manifest names the file as that of a release does."""
-    manifest, table = read_json(folder / "manifest.json"), pq.read_table(folder / "path_inputs.parquet")
-    assert manifest["files"]["path_inputs.parquet"] == manifest["path"]
-    return PathSums.of_release(manifest, table["url"].to_pylist(), decode_vectors(table))
+    manifest, table = read_json(folder / "manifest.json"), pq.read_table(folder / "trail_inputs.parquet")
+    assert manifest["files"]["trail_inputs.parquet"] == manifest["trail"]
+    return TrailSums.of_release(manifest, table["url"].to_pylist(), decode_vectors(table))

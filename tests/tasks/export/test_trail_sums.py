@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.export.path_sums import PathSums
-from trainer.kernels.path import path_vectors
-from trainer.model.rows import PathItems, Rows
+from surf2vec.tasks.export.trail_sums import TrailSums
+from surf2vec.trainer.kernels.trail import trail_vectors
+from surf2vec.trainer.model.rows import Rows, TrailItems
 
 MANIFEST = {
     "release": "r1", "path": {"columns": [1, 3], "lags": [4.0, 3.0], "bias": [0.0, 0.5], "weight": 0.5},
 }  # fmt: skip
-SUMS = PathSums.of_release(MANIFEST, ["/a", "/b"], np.array([[1, 0], [10, 2]], np.float32))
+SUMS = TrailSums.of_release(MANIFEST, ["/a", "/b"], np.array([[1, 0], [10, 2]], np.float32))
 
 
 def renew(*pages: Any, vectors: Any = None) -> tuple[list[list[float]], list[bool]]:
@@ -55,18 +55,18 @@ def test_they_are_those_of_the_trainers_kernel(histories: list[list[int]], windo
     inputs = rng.standard_normal((10, 19), np.float32)
     inputs[:, -2:] = 0
     tables = (inputs, inputs, rng.random((2 * window, 1), np.float32))
-    path = PathItems(*(Rows(table, np.zeros(len(table), np.float32)) for table in tables))
+    path = TrailItems(*(Rows(table, np.zeros(len(table), np.float32)) for table in tables))
     histories = [[item for n, item in enumerate(one) if n == 0 or item != one[n - 1]] for one in histories]
     offsets = np.cumsum([0, *map(len, histories)])
     tokens = np.array([item for one in histories for item in one], np.int32)
-    expected = path_vectors(path, tokens, offsets[:-1], offsets[1:], window)
+    expected = trail_vectors(path, tokens, offsets[:-1], offsets[1:], window)
     about = {
         "columns": [0, 19],
         "lags": path.lags.vectors[:window, 0].tolist(),
         "bias": [0.0] * 18 + [0.5],
         "weight": 0.6,
     }
-    sums = PathSums.of_release({"path": about}, [f"/{n}" for n in range(10)], inputs)
+    sums = TrailSums.of_release({"path": about}, [f"/{n}" for n in range(10)], inputs)
     pages = [[f"/{item}" for item in one] for one in histories]
     found = sums.sum_pages(sums.find_pages(pages))
     np.testing.assert_allclose(found, expected * np.float32(0.6), rtol=1e-5, atol=1e-6)
@@ -95,8 +95,8 @@ def test_vectors_of_another_shape_are_refused() -> None:
             SUMS.renew(np.zeros(shape, np.float32), [["/a"]])
 
 
-def test_a_release_without_a_path_is_told() -> None:
+def test_a_release_without_a_trail_is_told() -> None:
     with pytest.raises(
         ValueError, match="release r0 cannot sum up pages: its vectors have no path, or an earlier version"
     ):
-        PathSums.of_release({"release": "r0"}, [], np.zeros((0, 2), np.float32))
+        TrailSums.of_release({"release": "r0"}, [], np.zeros((0, 2), np.float32))

@@ -1,4 +1,4 @@
-"""The compiled part of the path kernel: tiles of users that walk their targets in step (trainer/kernels/path.py)."""
+"""The compiled part of the trail kernel: tiles of users that walk their targets in step (trainer/kernels/trail.py)."""
 # mypy: no-check-untyped-defs
 
 import math
@@ -7,28 +7,28 @@ from collections import namedtuple
 import numba
 import numpy as np
 
-from trainer.config import PATH_BIASES
-from trainer.draws import TILE, WINDOW
-from trainer.kernels.compiled_draws import draw, draw_negative, mix
-from trainer.kernels.llvm import OPTIONS, inlined, prefer_wide_vectors, prefetch_row, take
-from trainer.kernels.predictions import rate_of
-from trainer.kernels.signature import LAG_RATE, LEAST_LAG
-from trainer.kernels.tiles import normalize_tile, pull_negatives, pull_users, score_tile, turn_rows
+from surf2vec.trainer.config import TRAIL_BIASES
+from surf2vec.trainer.draws import TILE, WINDOW
+from surf2vec.trainer.kernels.compiled_draws import draw, draw_negative, mix
+from surf2vec.trainer.kernels.llvm import OPTIONS, inlined, prefer_wide_vectors, prefetch_row, take
+from surf2vec.trainer.kernels.predictions import rate_of
+from surf2vec.trainer.kernels.signature import LAG_RATE, LEAST_LAG
+from surf2vec.trainer.kernels.tiles import normalize_tile, pull_negatives, pull_users, score_tile, turn_rows
 
 _32 = np.uint64(32)
 _LOWEST = np.float32(-1e30)
 _LEAST_LAG, _LAG_RATE = np.float32(LEAST_LAG), np.float32(LAG_RATE)
 
-PathRule = namedtuple("PathRule", "window every turn backward bias handicap")
+TrailRule = namedtuple("TrailRule", "window every turn backward bias handicap")
 """The settings as numbers. Every target is trained once in `every` epochs, in this one those whose turn it is; backward float64:
 the share of rare items that are predicted from the pages after them, of 2**32; handicap float32: log of the negatives' weight.
 """
 
-PathNoise = namedtuple("PathNoise", "thresholds aliases corrections l2s shares")
-"""The tables of trainer.model.objectives.PathTables."""
+TrailNoise = namedtuple("TrailNoise", "thresholds aliases corrections l2s shares")
+"""The tables of surf2vec.trainer.model.objectives.TrailTables."""
 
-PathArrays = namedtuple("PathArrays", "outputs output_squares inputs input_squares lags lag_squares")
-"""The arrays of trainer.model.rows.PathItems."""
+TrailArrays = namedtuple("TrailArrays", "outputs output_squares inputs input_squares lags lag_squares")
+"""The arrays of surf2vec.trainer.model.rows.TrailItems."""
 
 Lanes = namedtuple("Lanes", "users num_targets next targets alphas")
 """The users of a tile. users, num_targets, next int64[M]; targets int64[M, L]: twice a position, plus one if it is predicted
@@ -77,7 +77,7 @@ def list_targets(history, key, turn, rule, shares, seen, stamp, targets):
 
 
 @inlined
-def look_at_context(path, tile, lane, history, target, rule):
+def look_at_context(trail, tile, lane, history, target, rule):
     """Sum the input vectors of the pages before a target, or after it if it is predicted backward, into the lane's hidden.
 
     Pages that are the target itself are left out. The sum is divided by the fourth root of the sum of the squared weights.
@@ -91,34 +91,34 @@ def look_at_context(path, tile, lane, history, target, rule):
         if place < 0 or place >= history.shape[0]:
             break
         number = lag + is_backward * rule.window
-        weight = path.lags[number, 0]
+        weight = trail.lags[number, 0]
         tile.context[lane, num], tile.lags[lane, num], tile.factors[lane, num] = history[place], number, weight
         is_other = history[place] != item
         num += is_other
         squares += weight * weight * np.float32(is_other)
     scale = scale_of(squares)
-    num_dims = path.inputs.shape[1]
+    num_dims = trail.inputs.shape[1]
     for d in range(num_dims):
         tile.hiddens[lane, d] = np.float32(0)
     for i in range(num):
         tile.factors[lane, i] *= scale
         factor, page = tile.factors[lane, i], tile.context[lane, i]
         for d in range(num_dims):
-            tile.hiddens[lane, d] += factor * path.inputs[page, d]
+            tile.hiddens[lane, d] += factor * trail.inputs[page, d]
     tile.hiddens[lane, num_dims - 1 - is_backward] = rule.bias
     tile.lengths[lane], tile.scales[lane], tile.items[lane] = num, scale, item
 
 
 @inlined
-def draw_negatives(path, tile, noise, key, step):
+def draw_negatives(trail, tile, noise, key, step):
     """Draw the negatives of a step, and copy their rows."""
     prefer_wide_vectors()
     for k in range(tile.corrections.shape[0]):
         row = draw_negative(draw(key, step, TILE, k), noise)
         tile.rows[k], tile.corrections[k] = row, noise.corrections[row]
         tile.same[k], tile.last_of[row] = tile.last_of[row], k + 1
-        for d in range(path.outputs.shape[1]):
-            tile.negatives[k, d] = path.outputs[row, d]
+        for d in range(trail.outputs.shape[1]):
+            tile.negatives[k, d] = trail.outputs[row, d]
 
 
 @inlined
@@ -132,14 +132,14 @@ def leave_out_context(tile, lane):
 
 
 @inlined
-def predict(path, tile, noise, rule, num_lanes):
+def predict(trail, tile, noise, rule, num_lanes):
     """Score each lane's target and the negatives, and make the steps of hiddens and negatives, by the rows as they are."""
     prefer_wide_vectors()
-    num_dims = path.outputs.shape[1]
+    num_dims = trail.outputs.shape[1]
     for lane in range(num_lanes):
         item, score = tile.items[lane], np.float32(0)
         for d in range(num_dims):
-            score += tile.hiddens[lane, d] * path.outputs[item, d]
+            score += tile.hiddens[lane, d] * trail.outputs[item, d]
         tile.pulls[lane] = score - noise.corrections[item] - rule.handicap
     turn_rows(tile.hiddens, tile.across, num_lanes)
     score_tile(tile.negatives, tile.across, tile.scores, num_lanes)
@@ -157,38 +157,38 @@ def predict(path, tile, noise, rule, num_lanes):
     for lane in range(num_lanes):
         pull, item = tile.pulls[lane], tile.items[lane]
         for d in range(num_dims):
-            tile.steps[lane, d] += pull * path.outputs[item, d]
+            tile.steps[lane, d] += pull * trail.outputs[item, d]
 
 
 @inlined
-def move_outputs(path, tile, l2s, alphas, num_lanes):
+def move_outputs(trail, tile, l2s, alphas, num_lanes):
     """Move the rows of the negatives, then those of the targets, which L2 pulls towards zero."""
     prefer_wide_vectors()
-    num_dims = path.outputs.shape[1]
+    num_dims = trail.outputs.shape[1]
     for k in range(tile.corrections.shape[0]):
         row, square = np.int64(tile.rows[k]), np.float32(0)
         tile.last_of[row] = 0
         for d in range(num_dims):
             square += tile.negative_steps[k, d] * tile.negative_steps[k, d]
-        rate = rate_of(path.output_squares, row, square, num_dims, alphas[0], True)
+        rate = rate_of(trail.output_squares, row, square, num_dims, alphas[0], True)
         for d in range(num_dims):
-            path.outputs[row, d] += rate * tile.negative_steps[k, d]
+            trail.outputs[row, d] += rate * tile.negative_steps[k, d]
     for lane in range(num_lanes):
         row, pull, square = np.int64(tile.items[lane]), tile.pulls[lane], np.float32(0)
         if tile.lengths[lane] > 0:
             for d in range(num_dims):
                 square += tile.hiddens[lane, d] * tile.hiddens[lane, d]
-            rate = rate_of(path.output_squares, row, pull * pull * square, num_dims, alphas[lane], True)
+            rate = rate_of(trail.output_squares, row, pull * pull * square, num_dims, alphas[lane], True)
             shrink, grow = np.float32(1) - rate * l2s[row], rate * pull
             for d in range(num_dims):
-                path.outputs[row, d] = shrink * path.outputs[row, d] + grow * tile.hiddens[lane, d]
+                trail.outputs[row, d] = shrink * trail.outputs[row, d] + grow * tile.hiddens[lane, d]
 
 
 @inlined
-def move_inputs(path, tile, l2s, alphas, num_lanes):
+def move_inputs(trail, tile, l2s, alphas, num_lanes):
     """Move the input rows of the pages that were looked at, and sum up the steps of the lag weights."""
     prefer_wide_vectors()
-    num_dims, num_free = path.outputs.shape[1], path.outputs.shape[1] - PATH_BIASES
+    num_dims, num_free = trail.outputs.shape[1], trail.outputs.shape[1] - TRAIL_BIASES
     for lane in range(num_lanes):
         square = np.float32(0)
         for d in range(num_free):
@@ -196,22 +196,22 @@ def move_inputs(path, tile, l2s, alphas, num_lanes):
         for i in range(tile.lengths[lane]):
             row, factor, towards = np.int64(tile.context[lane, i]), tile.factors[lane, i], np.float32(0)
             for d in range(num_free):
-                towards += tile.steps[lane, d] * path.inputs[row, d]
+                towards += tile.steps[lane, d] * trail.inputs[row, d]
             tile.lag_steps[tile.lags[lane, i]] += towards * tile.scales[lane]
-            rate = rate_of(path.input_squares, row, factor * factor * square, num_dims, alphas[lane], True)
+            rate = rate_of(trail.input_squares, row, factor * factor * square, num_dims, alphas[lane], True)
             shrink, grow = np.float32(1) - rate * l2s[row], rate * factor
             for d in range(num_free):
-                path.inputs[row, d] = shrink * path.inputs[row, d] + grow * tile.steps[lane, d]
+                trail.inputs[row, d] = shrink * trail.inputs[row, d] + grow * tile.steps[lane, d]
 
 
 @inlined
-def move_lags(path, tile, alpha):
+def move_lags(trail, tile, alpha):
     """Move the weights of the lags by the sum of the tile's steps, once a step: threads share these few numbers."""
     for lag in range(tile.lag_steps.shape[0]):
         step = tile.lag_steps[lag]
         if step != 0:
-            rate = rate_of(path.lag_squares, lag, step * step, 1, _LAG_RATE * alpha, True)
-            path.lags[lag, 0] = max(_LEAST_LAG, path.lags[lag, 0] + rate * step)
+            rate = rate_of(trail.lag_squares, lag, step * step, 1, _LAG_RATE * alpha, True)
+            trail.lags[lag, 0] = max(_LEAST_LAG, trail.lags[lag, 0] + rate * step)
         tile.lag_steps[lag] = np.float32(0)
 
 
@@ -253,7 +253,7 @@ def leave_lanes(lanes, num_lanes):
 
 
 @inlined
-def train_stream(path, noise, rule, histories, epoch_key, first, last, lanes, tile, seen, stamp):
+def train_stream(trail, noise, rule, histories, epoch_key, first, last, lanes, tile, seen, stamp):
     """Train the users from `first` to `last` of the order, as many at once as there are lanes. Returns the number of targets."""
     tokens, starts, ends, hashes, order, _ = histories
     key = mix(hashes[order[first]] ^ epoch_key)
@@ -264,22 +264,22 @@ def train_stream(path, noise, rule, histories, epoch_key, first, last, lanes, ti
         )
         if num_lanes == 0:
             return num_targets
-        draw_negatives(path, tile, noise, key, step)
+        draw_negatives(trail, tile, noise, key, step)
         for lane in range(num_lanes):
             user = lanes.users[lane]
             target = lanes.targets[lane, lanes.next[lane]]
-            look_at_context(path, tile, lane, tokens[starts[user] : ends[user]], target, rule)
-        predict(path, tile, noise, rule, num_lanes)
-        move_outputs(path, tile, noise.l2s, lanes.alphas, num_lanes)
-        move_inputs(path, tile, noise.l2s, lanes.alphas, num_lanes)
-        move_lags(path, tile, lanes.alphas[0])
+            look_at_context(trail, tile, lane, tokens[starts[user] : ends[user]], target, rule)
+        predict(trail, tile, noise, rule, num_lanes)
+        move_outputs(trail, tile, noise.l2s, lanes.alphas, num_lanes)
+        move_inputs(trail, tile, noise.l2s, lanes.alphas, num_lanes)
+        move_lags(trail, tile, lanes.alphas[0])
         num_targets += num_lanes
         step += 1
         num_lanes = leave_lanes(lanes, num_lanes)
 
 
 @numba.njit(nogil=True, cache=True, **OPTIONS)
-def train_streams(path, noise, rule, histories, epoch_key, streams, taken, lanes, tile, seen, stamp):
+def train_streams(trail, noise, rule, histories, epoch_key, streams, taken, lanes, tile, seen, stamp):
     """Train streams of the order, the users from streams[i] to streams[i + 1]. Returns the number of targets.
 
     The threads take one stream after the other. taken int64[1 or more]: how many are taken, zero at first.
@@ -287,14 +287,14 @@ def train_streams(path, noise, rule, histories, epoch_key, streams, taken, lanes
     num_targets, i = 0, take(taken, 1)
     while i + 1 < streams.shape[0]:
         own = (streams[i], streams[i + 1], lanes, tile, seen, stamp)
-        num_targets += train_stream(path, noise, rule, histories, epoch_key, *own)
+        num_targets += train_stream(trail, noise, rule, histories, epoch_key, *own)
         i = take(taken, 1)
     return num_targets
 
 
 @numba.njit(nogil=True, cache=True, **OPTIONS)
 def sum_pages(inputs, lags, window, bias, tokens, starts, ends, skipped, vectors):
-    """Fill vectors float32[n, D] with the paths of histories tokens[starts[i] : ends[i]], without pages that are skipped[i]."""
+    """Fill vectors float32[n, D] with the trails of histories tokens[starts[i] : ends[i]], without pages that are skipped[i]."""
     prefer_wide_vectors()
     num_dims = vectors.shape[1]
     for i in range(starts.shape[0]):

@@ -5,17 +5,17 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from tasks.config import EvaluateConfig, IngestConfig
-from tasks.corpus.build import build_corpus
-from tasks.corpus.window import CorpusRequest
-from tasks.ingest.ingest import ingest
-from tasks.root.run import Root, open_root
+from surf2vec.tasks.config import EvaluateConfig, IngestConfig
+from surf2vec.tasks.corpus.build import build_corpus
+from surf2vec.tasks.corpus.window import CorpusRequest
+from surf2vec.tasks.ingest.ingest import ingest
+from surf2vec.tasks.root.run import Root, open_root
+from surf2vec.trainer.events import ignore_event
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.tokens import Corpus, open_corpus
 from tests.ingested import write_log
 from tests.releases import export_release
 from tests.trained import MEMORY_BYTES, train_root
-from trainer.events import ignore_event
-from trainer.store.generation import open_generation
-from trainer.store.tokens import Corpus, open_corpus
 
 NUM_USERS, NUM_PAGES = 200, 20
 STORED: dict[str, dict[str, Any]] = {"whole": {}, "narrow": {"dtype": "float16"}, "reduced": {"pca_dim": 10}}
@@ -27,8 +27,8 @@ def corpus_of(root: Root) -> Corpus:
     return open_corpus(folder)
 
 
-def make_path_root(path: Path, parts: str = "both") -> Root:
-    """A root with a training of both parts, or of the path alone, and an export of it for each of STORED.
+def make_trail_root(path: Path, parts: str = "both") -> Root:
+    """A root with a training of both parts, or of the trail alone, and an export of it for each of STORED.
 
     Users walk from a page to the next, with a jump here and there.
     """

@@ -1,4 +1,4 @@
-"""The path in Triton against its reference and the CPU's kernel: in the interpreter, or on a GPU where there is one."""
+"""The trail in Triton against its reference and the CPU's kernel: in the interpreter, or on a GPU where there is one."""
 
 import dataclasses
 from typing import Any
@@ -6,19 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.trainer.kernels import reference_path
+from surf2vec.trainer.kernels import signature
+from surf2vec.trainer.kernels.signature import TRAIL_TILE_USERS, Pass
+from surf2vec.trainer.kernels.trail import train_trail
+from surf2vec.trainer.model.objectives import TrailTables
+from surf2vec.trainer.model.rows import TrailItems
+from tests.trainer.kernels import reference_trail
 from tests.trainer.kernels.test_gpu import HAS_GPU, gpu, is_interpreted
-from tests.trainer.kernels.test_path import arrays, learn_cycles, make_config, make_tables
+from tests.trainer.kernels.test_trail import arrays, learn_cycles, make_config, make_tables
 from tests.trainer.kernels.work import make_work
-from trainer.kernels import signature
-from trainer.kernels.path import train_path
-from trainer.kernels.signature import PATH_TILE_USERS, Pass
-from trainer.model.objectives import PathTables
-from trainer.model.rows import PathItems
 
 TOLERANCE, SHARE = (2e-3, 2e-3) if HAS_GPU else (1e-5, 1e-5)  # a card's factors have 11 bits
 in_order = pytest.mark.skipif(HAS_GPU, reason="on a GPU equal rows move in any order, and the last digits differ")
-Case = tuple[PathItems, PathTables, Pass]
+Case = tuple[TrailItems, TrailTables, Pass]
 
 
 @pytest.fixture(autouse=True)
@@ -32,11 +32,11 @@ def make_case(num_users: int, num_items: int = 30, **settings: Any) -> Case:
 
 def check_agreement(case: Case, backward: float, epoch: int = 4) -> int:
     """A card and its reference end with the same rows. Returns the number of targets."""
-    path, tables, work = case
-    expected = path.copy()
-    wanted = reference_path.train_path(expected, work, tables, backward, epoch, at_once=True)
-    assert gpu.train_path(path, work, tables, backward, epoch) == wanted
-    for found, other in zip(arrays(path), arrays(expected), strict=True):
+    trail, tables, work = case
+    expected = trail.copy()
+    wanted = reference_trail.train_trail(expected, work, tables, backward, epoch, at_once=True)
+    assert gpu.train_trail(trail, work, tables, backward, epoch) == wanted
+    for found, other in zip(arrays(trail), arrays(expected), strict=True):
         np.testing.assert_allclose(found, other, atol=TOLERANCE, rtol=SHARE)
     return wanted
 
@@ -45,22 +45,22 @@ def check_agreement(case: Case, backward: float, epoch: int = 4) -> int:
 @pytest.mark.parametrize(
     ("backward", "settings"),
     [
-        (0.0, {}), (0.5, {}), (1.0, {}), (0.5, {"vector_size": 64, "path_negative": 16}), (0.5, {"path_window": 1}),
-        (0.5, {"path_l2": 0.0}), (0.5, {"path_negative": 33}), (0.5, {"epochs": 9, "path_every": 3}),
-        (0.0, {"vector_size": 16, "path_negative": 1, "path_window": 7}),
+        (0.0, {}), (0.5, {}), (1.0, {}), (0.5, {"vector_size": 64, "trail_negative": 16}), (0.5, {"trail_window": 1}),
+        (0.5, {"trail_l2": 0.0}), (0.5, {"trail_negative": 33}), (0.5, {"epochs": 9, "trail_every": 3}),
+        (0.0, {"vector_size": 16, "trail_negative": 1, "trail_window": 7}),
     ],
 )  # fmt: skip
 def test_it_does_what_the_reference_does(backward: float, settings: dict[str, float]) -> None:
     """Thirty items: most steps have lanes with the same target or page, and negatives that were drawn twice or are pages."""
-    assert check_agreement(make_case(PATH_TILE_USERS + 8, **settings), backward) > 20
+    assert check_agreement(make_case(TRAIL_TILE_USERS + 8, **settings), backward) > 20
 
 
 @in_order
-@pytest.mark.parametrize("num_users", [1, PATH_TILE_USERS - 1, 3 * PATH_TILE_USERS])
+@pytest.mark.parametrize("num_users", [1, TRAIL_TILE_USERS - 1, 3 * TRAIL_TILE_USERS])
 def test_streams_of_any_number_of_users(num_users: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lanes that take a second and third user, and run empty at a stream's end."""
     monkeypatch.setattr(signature, "STREAM_USERS", 60)
-    case = make_case(num_users, path_negative=3)
+    case = make_case(num_users, trail_negative=3)
     assert len(case[2].streams) == max(1, num_users // 60) + 1
     check_agreement(case, 0.5)
 
@@ -68,7 +68,7 @@ def test_streams_of_any_number_of_users(num_users: int, monkeypatch: pytest.Monk
 def apart(num_users: int, length: int = 4) -> Case:
     """Histories of pages that no other history has, and so many items that hardly one is drawn that is in one."""
     num_items = 40 * num_users * length
-    _, _, work = make_case(1, path_negative=2, path_window=2)
+    _, _, work = make_case(1, trail_negative=2, trail_window=2)
     tokens = np.random.default_rng(3).permutation(num_items)[: num_users * length].astype(np.int32)
     starts = np.arange(num_users, dtype=np.int64) * length
     work = dataclasses.replace(
@@ -76,18 +76,18 @@ def apart(num_users: int, length: int = 4) -> Case:
         hashes=np.random.default_rng(4).integers(0, 2**63, num_users).astype(np.uint64),
         alphas=np.linspace(0.1, 0.09, num_users).astype(np.float32),
     )  # fmt: skip
-    path, tables, _ = make_tables(work, num_items)
+    trail, tables, _ = make_tables(work, num_items)
     weights = np.full(num_items, 2**32, np.uint64)  # any item is drawn
-    return path, dataclasses.replace(tables, thresholds=weights, aliases=np.arange(num_items, dtype=np.int32)), work
+    return trail, dataclasses.replace(tables, thresholds=weights, aliases=np.arange(num_items, dtype=np.int32)), work
 
 
 @pytest.mark.parametrize("backward", [0.0, 0.4])
 def test_where_no_lane_meets_another_it_does_what_the_cpu_does(backward: float) -> None:
-    path, tables, work = apart(PATH_TILE_USERS + 5)
-    expected, before = path.copy(), path.copy()
-    wanted = train_path(expected, work, tables, backward, 0)
-    assert gpu.train_path(path, work, tables, backward, 0) == wanted > PATH_TILE_USERS
-    for found, other, first in zip(arrays(path), arrays(expected), arrays(before), strict=True):
+    trail, tables, work = apart(TRAIL_TILE_USERS + 5)
+    expected, before = trail.copy(), trail.copy()
+    wanted = train_trail(expected, work, tables, backward, 0)
+    assert gpu.train_trail(trail, work, tables, backward, 0) == wanted > TRAIL_TILE_USERS
+    for found, other, first in zip(arrays(trail), arrays(expected), arrays(before), strict=True):
         assert not np.array_equal(other, first)
         np.testing.assert_allclose(found, other, atol=TOLERANCE, rtol=SHARE)
 
@@ -95,61 +95,61 @@ def test_where_no_lane_meets_another_it_does_what_the_cpu_does(backward: float) 
 @pytest.mark.parametrize("backward", [0.0, 0.7])
 def test_targets_of_long_histories(backward: float) -> None:
     """Longer than a chunk, with many repeats: only the first event of an item is a target. The CPU counts the same."""
-    path, tables, work = make_case(4)
+    trail, tables, work = make_case(4)
     rng = np.random.default_rng(5)
     ends = np.array([1, 3 * gpu.TARGETS_CHUNK + 5, gpu.TARGETS_CHUNK, 2]).cumsum()
     work = dataclasses.replace(
         work, tokens=rng.integers(0, 30, ends[-1]).astype(np.int32), starts=np.append(0, ends[:-1]), ends=ends
     )
-    other = path.copy()
-    assert check_agreement((path, tables, work), backward, 0) == train_path(other, work, tables, backward, 0) <= 61
+    other = trail.copy()
+    assert check_agreement((trail, tables, work), backward, 0) == train_trail(other, work, tables, backward, 0) <= 61
 
 
 def test_each_target_is_trained_once_in_so_many_epochs() -> None:
-    path, tables, work = make_case(60)
-    num_targets = gpu.train_path(path, work, tables, 0.0, 0)
-    in_turn = dataclasses.replace(work, config=dataclasses.replace(work.config, epochs=9, path_every=3))
-    nums = [gpu.train_path(path, in_turn, tables, 0.0, epoch) for epoch in range(3)]
+    trail, tables, work = make_case(60)
+    num_targets = gpu.train_trail(trail, work, tables, 0.0, 0)
+    in_turn = dataclasses.replace(work, config=dataclasses.replace(work.config, epochs=9, trail_every=3))
+    nums = [gpu.train_trail(trail, in_turn, tables, 0.0, epoch) for epoch in range(3)]
     assert sum(nums) == num_targets
     assert min(nums) > num_targets / 4
 
 
 def test_users_without_two_pages_train_nothing() -> None:
-    path, tables, work = make_case(40)
-    before = path.copy()
+    trail, tables, work = make_case(40)
+    before = trail.copy()
     for ends, tokens in (
         (np.minimum(work.starts + 1, work.ends), work.tokens),
         (work.ends, np.full_like(work.tokens, 7)),
     ):
-        gpu.train_path(path, dataclasses.replace(work, ends=ends, tokens=tokens), tables, 0.5, 0)
-        for found, other in zip(arrays(path), arrays(before), strict=True):
+        gpu.train_trail(trail, dataclasses.replace(work, ends=ends, tokens=tokens), tables, 0.5, 0)
+        for found, other in zip(arrays(trail), arrays(before), strict=True):
             np.testing.assert_array_equal(found, other)
     nobody = dataclasses.replace(work, order=work.order[:0], alphas=work.alphas[:0])
-    assert gpu.train_path(path, nobody, tables, 0.5, 0) == 0
+    assert gpu.train_trail(trail, nobody, tables, 0.5, 0) == 0
 
 
 def test_weights_of_lags_stay_above_the_least() -> None:
     """The page before the target is opposed to it, so that its weight falls, by a long first step."""
-    path, tables, work = make_case(1, path_l2=0.0)
+    trail, tables, work = make_case(1, trail_l2=0.0)
     ends = np.array([2])
     work = dataclasses.replace(work, tokens=np.array([0, 1], np.int32), starts=ends - 2, ends=ends, order=ends - 2)
-    path.outputs.vectors[:], path.inputs.vectors[:], path.lags.vectors[:], path.lags.squares[:] = 0, 0, 0.02, 1e-6
-    path.outputs.vectors[1, 0], path.inputs.vectors[0, 0] = 1, -1
-    assert gpu.train_path(path, work, tables, 0.0, 0) == 1
-    np.testing.assert_array_equal(path.lags.vectors.ravel(), np.float32([signature.LEAST_LAG] + 5 * [0.02]))
-    assert path.lags.squares[0] > 1e-6
+    trail.outputs.vectors[:], trail.inputs.vectors[:], trail.lags.vectors[:], trail.lags.squares[:] = 0, 0, 0.02, 1e-6
+    trail.outputs.vectors[1, 0], trail.inputs.vectors[0, 0] = 1, -1
+    assert gpu.train_trail(trail, work, tables, 0.0, 0) == 1
+    np.testing.assert_array_equal(trail.lags.vectors.ravel(), np.float32([signature.LEAST_LAG] + 5 * [0.02]))
+    assert trail.lags.squares[0] > 1e-6
 
 
 def test_scores_far_out_stay_finite() -> None:
-    path, tables, work = make_case(40)
-    path.outputs.vectors *= 1000
-    gpu.train_path(path, work, tables, 0.5, 0)
-    assert all(np.isfinite(array).all() for array in arrays(path))
+    trail, tables, work = make_case(40)
+    trail.outputs.vectors *= 1000
+    gpu.train_trail(trail, work, tables, 0.5, 0)
+    assert all(np.isfinite(array).all() for array in arrays(trail))
 
 
 @pytest.mark.long
 def test_it_learns_which_page_comes_next() -> None:
     """As the CPU, from as few users: the interpreter is slow."""
-    (share, lags), (wanted, _) = (learn_cycles(train, 200, 20, 0.5) for train in (gpu.train_path, train_path))
+    (share, lags), (wanted, _) = (learn_cycles(train, 200, 20, 0.5) for train in (gpu.train_trail, train_trail))
     assert share > max(0.9, wanted - 0.05)
     assert lags[0] > lags[1:].max()

@@ -1,4 +1,4 @@
-"""A path beside the interest on a device: trained there it ends as on the CPU, also where it is stopped and goes on.
+"""A trail beside the interest on a device: trained there it ends as on the CPU, also where it is stopped and goes on.
 
 In Triton's interpreter, on a tiny corpus, as test_device_engine.py.
 """
@@ -12,6 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from surf2vec.trainer.kernels.first_rows import begin_trail
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.training import device_engine
+from surf2vec.trainer.training.loop import StoppedError, train
 from tests.corpora import planted_histories, write_corpus
 from tests.late_device import LateDevice
 from tests.stores import assert_same_bits
@@ -25,36 +29,32 @@ from tests.trainer.training.test_device_engine import (
     staying,
     use_device,
 )
-from trainer.kernels.first_rows import begin_path
-from trainer.store.generation import open_generation
-from trainer.training import device_engine
-from trainer.training.loop import StoppedError, train
 
 __all__ = ["interpret", "several_streams", "use_device"]  # fixtures
 
 
 @pytest.fixture(scope="module")
 def ordered_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """8 users with up to 11 events each, so that a path has targets, in 4 micro-partitions."""
+    """8 users with up to 11 events each, so that a trail has targets, in 4 micro-partitions."""
     folder = tmp_path_factory.mktemp("corpora") / "ordered"
     write_corpus(folder, planted_histories(num_users=8, num_items=12, topics=2, length=12), partitions=4)
     return folder
 
 
-BOTH: dict[str, Any] = {"parts": "both", "vector_size": 16, "path_negative": 3}
+BOTH: dict[str, Any] = {"parts": "both", "vector_size": 16, "trail_negative": 3}
 
 
 def path_of(store_dir: Path) -> list[np.ndarray]:
-    path = open_generation(store_dir).path
-    return [array for rows in (path.outputs, path.inputs, path.lags) for array in (rows.vectors, rows.squares)]
+    trail = open_generation(store_dir).trail
+    return [array for rows in (trail.outputs, trail.inputs, trail.lags) for array in (rows.vectors, rows.squares)]
 
 
 def untrained(num_items: int = 12) -> list[np.ndarray]:
-    path = begin_path(dataclasses.replace(CONFIG, **BOTH), num_items)
-    return [array for rows in (path.outputs, path.inputs, path.lags) for array in (rows.vectors, rows.squares)]
+    trail = begin_trail(dataclasses.replace(CONFIG, **BOTH), num_items)
+    return [array for rows in (trail.outputs, trail.inputs, trail.lags) for array in (rows.vectors, rows.squares)]
 
 
-def test_a_path_is_trained_on_the_host_meanwhile(
+def test_a_trail_is_trained_on_the_host_meanwhile(
     ordered_dir: Path, tmp_path: Path, use_device: Callable[..., None]
 ) -> None:
     """Where the plan has no room for it there. Its rows have the same bits as beside the CPU's kernel."""
@@ -65,11 +65,11 @@ def test_a_path_is_trained_on_the_host_meanwhile(
     for ours, theirs, first in zip(found, wanted, untrained(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
         assert not np.array_equal(ours, first)
-    assert result["path_loss"] is not None
+    assert result["trail_loss"] is not None
 
 
 @pytest.mark.parametrize("settings", [{}, pytest.param({"tile_users": 1, "dtype": "bfloat16"}, marks=pytest.mark.slow)])
-def test_a_path_on_the_device_ends_as_on_the_cpu(
+def test_a_trail_on_the_device_ends_as_on_the_cpu(
     ordered_dir: Path, tmp_path: Path, use_device: Callable[..., None], monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, Any],
 ) -> None:  # fmt: skip
@@ -77,26 +77,26 @@ def test_a_path_on_the_device_ends_as_on_the_cpu(
     told = [train(make_job(ordered_dir, tmp_path / "cpu", **BOTH, **settings))]
     use_device()
     told.append(train(make_job(ordered_dir, tmp_path / "beside", **BOTH, **settings)))
-    monkeypatch.setattr("trainer.training.preparation.plan_training", staying(stays=False, has_path=True))
+    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", staying(stays=False, has_trail=True))
     told.append(train(make_job(ordered_dir, tmp_path / "device", **BOTH, **settings)))
     for found, wanted, first in zip(path_of(tmp_path / "device"), path_of(tmp_path / "cpu"), untrained(), strict=True):
         moved = np.abs(wanted - first).max()
         assert moved > 0
         assert np.abs(found - wanted).max() < 0.05 * moved
     for point, other in zip(told[2]["curve"], told[0]["curve"], strict=True):
-        assert point["path_loss"] == pytest.approx(other["path_loss"], rel=1e-3)
-        assert point["path_heldout_loss"] == pytest.approx(other["path_heldout_loss"], rel=1e-3)
+        assert point["trail_loss"] == pytest.approx(other["trail_loss"], rel=1e-3)
+        assert point["trail_heldout_loss"] == pytest.approx(other["trail_heldout_loss"], rel=1e-3)
     assert losses_of(told[2]) == losses_of(told[1])
 
 
 @exact
 @pytest.mark.parametrize(("stays", "seed"), [pytest.param(False, 6, marks=pytest.mark.slow), (True, 7)])
-def test_a_path_on_the_device_stopped_and_resumed_ends_as_undisturbed(
+def test_a_trail_on_the_device_stopped_and_resumed_ends_as_undisturbed(
     ordered_dir: Path, tmp_path: Path, use_device: Callable[..., None], monkeypatch: pytest.MonkeyPatch,
     stays: bool, seed: int,
 ) -> None:  # fmt: skip
     """Whether users stay there or not, and whatever the device does when."""
-    monkeypatch.setattr("trainer.training.preparation.plan_training", staying(stays=stays, has_path=True))
+    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", staying(stays=stays, has_trail=True))
     use_device()
     expected = train(make_job(ordered_dir, tmp_path / "whole", **BOTH))
     monkeypatch.setattr(device_engine, "Stream", LateDevice(seed).stream)
@@ -109,4 +109,4 @@ def test_a_path_on_the_device_stopped_and_resumed_ends_as_undisturbed(
     )
     told = train(job)
     assert_same_bits(tmp_path / "stopped", tmp_path / "whole")
-    assert told["curve"][-1]["path_loss"] == expected["curve"][-1]["path_loss"]
+    assert told["curve"][-1]["trail_loss"] == expected["curve"][-1]["trail_loss"]

@@ -1,4 +1,4 @@
-"""The path's kernel as it stands in trainer/kernels/README.md: slow, one lane and one number after the other.
+"""The trail's kernel as it stands in trainer/kernels/README.md: slow, one lane and one number after the other.
 
 Shapes: M lanes, K negatives, D dims, W lags.
 """
@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import numpy as np
 
+from surf2vec.trainer.draws import GAMMA, MASK, TILE, WINDOW, counter, mix
+from surf2vec.trainer.kernels.signature import LAG_RATE, LEAST_LAG, TRAIL_BIAS, TRAIL_TILE_USERS, Pass
+from surf2vec.trainer.model.objectives import TrailTables
+from surf2vec.trainer.model.rows import Rows, TrailItems
 from tests.trainer.kernels.reference import draw_negative, softmax
-from trainer.draws import GAMMA, MASK, TILE, WINDOW, counter, mix
-from trainer.kernels.signature import LAG_RATE, LEAST_LAG, PATH_BIAS, PATH_TILE_USERS, Pass
-from trainer.model.objectives import PathTables
-from trainer.model.rows import PathItems, Rows
 
 TINY = np.float32(1e-12)
 
@@ -40,8 +40,8 @@ class Look:
     alpha: np.float32
 
 
-def train_path(
-    path: PathItems, work: Pass, tables: PathTables, backward: float, epoch: int, at_once: bool = False
+def train_trail(
+    trail: TrailItems, work: Pass, tables: TrailTables, backward: float, epoch: int, at_once: bool = False
 ) -> int:
     """Train the targets of the users `work.order` once, in place; returns how many there were.
 
@@ -59,10 +59,10 @@ def train_path(
         lanes: list[Lane] = []
         step = 0
         while lanes or waiting:
-            while len(lanes) < PATH_TILE_USERS and waiting:
+            while len(lanes) < TRAIL_TILE_USERS and waiting:
                 lanes.append(waiting.pop(0))
-            looks = [look(path, lane, work.config.path_window) for lane in lanes]
-            train_step(path, looks, work, tables, key, step, at_once)
+            looks = [look(trail, lane, work.config.trail_window) for lane in lanes]
+            train_step(trail, looks, work, tables, key, step, at_once)
             num_targets += len(lanes)
             step += 1
             leave(lanes)
@@ -90,11 +90,11 @@ def draw(key: int, position: int, purpose: int, number: int) -> int:
     return mix((key + GAMMA * counter(position, purpose, number)) & MASK)
 
 
-def make_lane(work: Pass, place: int, tables: PathTables, backward: float, epoch: int) -> Lane:
+def make_lane(work: Pass, place: int, tables: TrailTables, backward: float, epoch: int) -> Lane:
     """The first event of each item is a target, if there is a page to predict it from, and in the epoch of its turn."""
     user = int(work.order[place])
     tokens, key = work.tokens[work.starts[user] : work.ends[user]], user_key(work, user)
-    targets, every = [], min(work.config.path_every, work.config.epochs)
+    targets, every = [], min(work.config.trail_every, work.config.epochs)
     for position, item in enumerate(tokens.tolist()):
         is_backward = draw(key, position, WINDOW, 0) >> 32 < backward * 2**32 * float(tables.shares[item])
         has_turn = (int(work.hashes[user]) + position + epoch) % every == 0
@@ -104,27 +104,27 @@ def make_lane(work: Pass, place: int, tables: PathTables, backward: float, epoch
     return Lane(tokens, targets, work.alphas[place])
 
 
-def look(path: PathItems, lane: Lane, window: int) -> Look:
+def look(trail: TrailItems, lane: Lane, window: int) -> Look:
     """Sum up the pages before the target, or after it."""
     position, is_backward = lane.targets[lane.next]
     item = int(lane.tokens[position])
     around = lane.tokens[position + 1 :][:window] if is_backward else lane.tokens[:position][::-1][:window]
     kept = [(lag, int(page)) for lag, page in enumerate(around) if page != item]
     lags = [lag + window * is_backward for lag, _ in kept]
-    weights = path.lags.vectors[lags, 0]
+    weights = trail.lags.vectors[lags, 0]
     scale = 1 / np.sqrt(np.sqrt(max((weights**2).sum(dtype=np.float32), TINY)))
     pages = [page for _, page in kept]
-    hidden = (scale * weights) @ path.inputs.vectors[pages]
-    hidden[len(hidden) - 1 - is_backward] = PATH_BIAS
+    hidden = (scale * weights) @ trail.inputs.vectors[pages]
+    hidden[len(hidden) - 1 - is_backward] = TRAIL_BIAS
     return Look(pages, lags, list(scale * weights), np.float32(scale), hidden, item, lane.alpha)
 
 
 def train_step(
-    path: PathItems, looks: list[Look], work: Pass, tables: PathTables, key: int, step: int, at_once: bool
+    trail: TrailItems, looks: list[Look], work: Pass, tables: TrailTables, key: int, step: int, at_once: bool
 ) -> None:
     """Score the lanes' targets against the same negatives, then move all rows by the steps of the rows as they were."""
-    v = path.outputs.vectors
-    draws = [draw(key, step, TILE, k) for k in range(work.config.path_negative)]
+    v = trail.outputs.vectors
+    draws = [draw(key, step, TILE, k) for k in range(work.config.trail_negative)]
     rows_K = np.array([draw_negative(bits, work) for bits in draws])
     negatives_KD, items = v[rows_K].copy(), [one.item for one in looks]
     own_MD, steps_MD = v[items].copy(), np.zeros((len(looks), v.shape[1]), np.float32)
@@ -140,35 +140,35 @@ def train_step(
         steps_MD[m] = pulls_M[m] * own_MD[m] + pulls_MK[m] @ negatives_KD
     hiddens_MD = np.stack([one.hidden for one in looks])
     for row, step_D in zip(rows_K, pulls_MK.T @ hiddens_MD, strict=True):
-        v[row] += rate_of(path.outputs, row, np.mean(step_D**2), looks[0].alpha) * step_D
+        v[row] += rate_of(trail.outputs, row, np.mean(step_D**2), looks[0].alpha) * step_D
     for m, one in enumerate(looks):
         if one.pages:
-            rate = rate_of(path.outputs, one.item, pulls_M[m] ** 2 * np.mean(one.hidden**2), one.alpha)
+            rate = rate_of(trail.outputs, one.item, pulls_M[m] ** 2 * np.mean(one.hidden**2), one.alpha)
             row_D = own_MD[m] if at_once else v[one.item]
             v[one.item] += rate * (pulls_M[m] * one.hidden - tables.l2s[one.item] * row_D)
-    move_inputs(path, looks, steps_MD, tables, at_once)
+    move_inputs(trail, looks, steps_MD, tables, at_once)
 
 
-def move_inputs(path: PathItems, looks: list[Look], steps_MD: np.ndarray, tables: PathTables, at_once: bool) -> None:
+def move_inputs(trail: TrailItems, looks: list[Look], steps_MD: np.ndarray, tables: TrailTables, at_once: bool) -> None:
     """Move the pages that were looked at, but for the two biases, and then the weights of the lags."""
-    lag_steps = np.zeros(len(path.lags.squares), np.float32)
+    lag_steps = np.zeros(len(trail.lags.squares), np.float32)
     moves = [(one, step_D, i) for one, step_D in zip(looks, steps_MD, strict=True) for i in range(len(one.pages))]
     window = len(lag_steps) // 2
     if at_once:
         moves.sort(key=lambda move: move[0].lags[move[2]] % window)
-    before, lag_before = path.inputs.vectors, -1
+    before, lag_before = trail.inputs.vectors, -1
     for one, step_D, i in moves:
         page, lag, factor, free_D = one.pages[i], one.lags[i], one.factors[i], step_D[:-2]
         if at_once and lag % window != lag_before:
-            before, lag_before = path.inputs.vectors.copy(), lag % window
+            before, lag_before = trail.inputs.vectors.copy(), lag % window
         c = before[page][:-2].copy()
         lag_steps[lag] += one.scale * (free_D @ c)
         square = factor**2 * (free_D**2).sum() / len(step_D)
-        rate = rate_of(path.inputs, page, square, one.alpha)
-        path.inputs.vectors[page][:-2] += rate * (factor * free_D - tables.l2s[page] * c)
+        rate = rate_of(trail.inputs, page, square, one.alpha)
+        trail.inputs.vectors[page][:-2] += rate * (factor * free_D - tables.l2s[page] * c)
     for lag in np.flatnonzero(lag_steps):
-        rate = rate_of(path.lags, lag, lag_steps[lag] ** 2, LAG_RATE * looks[0].alpha)
-        path.lags.vectors[lag] = max(LEAST_LAG, path.lags.vectors[lag, 0] + rate * lag_steps[lag])
+        rate = rate_of(trail.lags, lag, lag_steps[lag] ** 2, LAG_RATE * looks[0].alpha)
+        trail.lags.vectors[lag] = max(LEAST_LAG, trail.lags.vectors[lag, 0] + rate * lag_steps[lag])
 
 
 def rate_of(rows: Rows, row: int, square: np.float32, alpha: np.float32) -> np.float32:
