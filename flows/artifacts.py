@@ -12,8 +12,8 @@ from uuid import UUID
 from surf2vec.flows.step import is_flow_run
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.report.cards import describe_time, list_night, name_night
+from surf2vec.tasks.root.records import RegisterStep
 from surf2vec.tasks.root.run import Run
-from surf2vec.tasks.root.story import RegisterStep
 from surf2vec.tasks.root.wording import as_markdown
 
 
@@ -40,14 +40,14 @@ def leave_night(publish: PublishConfig, run: Run) -> None:
 
 def describe_night(run: Run) -> str:
     """Returns what happened in a run, as Markdown: its lines, and where the rest is."""
-    story = run.story()
-    registered = story.require(RegisterStep)
+    record = run.record()
+    registered = record.require(RegisterStep)
     page, report = registered.mlflow_page, str((run.folder / "report.html").resolve())
     place, _, view = (page or "").partition("?")
     links = [f"[The run in MLflow]({page})", f"[The report]({place}/artifacts/report.html?{view})"] if page else []
     links += [f"The report as a file: {as_markdown(report)}", f"MLflow: {as_markdown(registered.tracking_uri)}"]
-    lines = [f"* {line}" for line in [*list_night(story), describe_time(story), *links]]
-    return f"# {as_markdown(name_night(story))}\n\n" + "\n".join(lines)
+    lines = [f"* {line}" for line in [*list_night(record), describe_time(record), *links]]
+    return f"# {as_markdown(name_night(record))}\n\n" + "\n".join(lines)
 
 
 def name_flow_run(run: Run) -> None:
@@ -57,4 +57,4 @@ def name_flow_run(run: Run) -> None:
         from prefect.runtime import flow_run
 
         with get_client(sync_client=True) as client:
-            client.update_flow_run(UUID(flow_run.get_id()), name=name_night(run.story()))
+            client.update_flow_run(UUID(flow_run.get_id()), name=name_night(run.record()))

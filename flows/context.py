@@ -8,8 +8,8 @@ from typing import Any
 from surf2vec.flows.config import PipelineConfig
 from surf2vec.tasks.corpus.window import Base, CorpusRequest
 from surf2vec.tasks.root.identity import registry_uri
+from surf2vec.tasks.root.records import NightPlan, RunRecord
 from surf2vec.tasks.root.run import Root, open_root
-from surf2vec.tasks.root.story import NightPlan, Story
 from surf2vec.tasks.training.beginning import night_schedule
 from surf2vec.tasks.training.worker_processes import pick_device
 from surf2vec.trainer.store.tokens import CHANGED, open_corpus
@@ -26,27 +26,27 @@ class NightContext:
     config: PipelineConfig
     is_full: bool = False
 
-    def job(self, story: Story) -> Job:
+    def job(self, record: RunRecord) -> Job:
         """Returns the training of a run: of all users, or of those who changed since its base release. The trail has the settings
         that the log chose, once it has.
         """
         device = pick_device(self.config.train, self.config.resources)
-        corpus_dir = self.root.corpus(story.window_id)
-        chosen: dict[str, Any] = story.steps.trial.settings if story.steps.trial else {}
+        corpus_dir = self.root.corpus(record.window_id)
+        chosen: dict[str, Any] = record.steps.trial.settings if record.steps.trial else {}
         config = replace(choose_parts(self.config.train, open_corpus(corpus_dir)), **chosen)
         return Job(
-            corpus_dir / CHANGED if story.base else corpus_dir, self.root.store, config, self.config.host_bytes,
-            device.kernel, device.memory_bytes, start=story.start,
-            schedule=night_schedule(config) if story.base else None,
+            corpus_dir / CHANGED if record.base else corpus_dir, self.root.store, config, self.config.host_bytes,
+            device.kernel, device.memory_bytes, start=record.start,
+            schedule=night_schedule(config) if record.base else None,
         )  # fmt: skip
 
-    def corpus_request(self, story: NightPlan) -> CorpusRequest:
+    def corpus_request(self, record: NightPlan) -> CorpusRequest:
         """Returns the request for a run's corpus, with its base. A full night also keeps the retained users without events."""
         config, base = self.config, None
-        if story.base:
-            base = Base(story.base.window_id, config.nightly.retain_days)
-        elif story.retained:
-            base = Base(story.retained, config.nightly.retain_days, is_full=True)
+        if record.base:
+            base = Base(record.base.window_id, config.nightly.retain_days)
+        elif record.retained:
+            base = Base(record.retained, config.nightly.retain_days, is_full=True)
         return CorpusRequest(config.ingest, config.evaluate, self.since, self.until, config.window_days, base)
 
 

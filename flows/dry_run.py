@@ -23,8 +23,8 @@ from surf2vec.tasks.gate.figures import foresee, open_case
 from surf2vec.tasks.ingest.ingest import ingest
 from surf2vec.tasks.ingest.sources import read_catalog
 from surf2vec.tasks.registry.releases import list_releases
-from surf2vec.tasks.root import story as record
-from surf2vec.tasks.root.run import Root, Run, is_locked, open_root, read_stories
+from surf2vec.tasks.root import records
+from surf2vec.tasks.root.run import Root, Run, is_locked, open_root, read_run_records
 from surf2vec.tasks.training.beginning import NightRequest, plan_night
 from surf2vec.tasks.training.forecast import plan_job
 from surf2vec.tasks.training.runs import find_run, name_asked
@@ -72,7 +72,7 @@ def dry_run(night: NightContext, logs: list[str], on_event: OnEvent) -> dict[str
             if is_known:
                 return told | {
                     "kind": "none",
-                    "message": announce_run(run.story()).removesuffix("; its results follow"),
+                    "message": announce_run(run.record()).removesuffix("; its results follow"),
                 }
             return told | _foresee(shadow, run, ingest_seconds, on_event)
         except SurfError as error:  # in words of the root, and not of the folder that is gone then
@@ -105,17 +105,17 @@ def _ingest(night: NightContext, logs: list[str], on_event: OnEvent) -> dict[str
 
 def _plan(night: NightContext, champion: str | None) -> tuple[Run, bool]:
     """Return the run of the night, planned, and whether the same night was made already."""
-    request = night.corpus_request(record.NightPlan())
+    request = night.corpus_request(records.NightPlan())
     inputs = request.inputs(request.select_window(night.root))
     digest = name_asked(inputs, night.config.outcome_settings(), night.is_full)
     found = find_run(night.root, digest)
-    if found and (found.story().steps.report or found.story().steps.unchanged):
+    if found and (found.record().steps.report or found.record().steps.unchanged):
         return found, True
     asked = NightRequest(night.config.train, night.config.nightly, inputs, night.is_full)
     plan = plan_night(night.root, champion, asked, digest)
     run = Run(night.root, RUN_ID)  # of no run that the root has: its folder is not a link
     window_id = night.corpus_request(plan).name(night.root)
-    run.record(created_at=datetime.now(UTC).isoformat(timespec="seconds"), window_id=window_id, **dict(plan))
+    run.update(created_at=datetime.now(UTC).isoformat(timespec="seconds"), window_id=window_id, **dict(plan))
     return run, False
 
 
@@ -123,17 +123,17 @@ def _foresee(night: NightContext, run: Run, ingest_seconds: float, on_event: OnE
     """Build the corpus and return what follows: the kind of night, its numbers, its costs and the gate."""
     config, started = night.config, time.monotonic()
     work = (config.host_bytes, config.threads, on_event)
-    corpus = record.CorpusStep(**build_corpus(night.root, night.corpus_request(run.story()), *work))
+    corpus = records.CorpusStep(**build_corpus(night.root, night.corpus_request(run.record()), *work))
     seconds = {"ingest": ingest_seconds, "corpus": time.monotonic() - started}
-    run.record_steps(corpus, record.ExportStep(num_users=corpus.num_users, num_items=corpus.num_items))
-    story = run.story()
-    before = Run(night.root, story.champion).story().steps.export if story.champion else None
+    run.record_steps(corpus, records.ExportStep(num_users=corpus.num_users, num_items=corpus.num_items))
+    record = run.record()
+    before = Run(night.root, record.champion).record().steps.export if record.champion else None
     changed = corpus.num_users if corpus.num_changed is None else corpus.num_changed
     told = {
-        "kind": "incremental" if story.base else "full",
-        "message": announce_run(story.replace(steps=record.Steps())).removeprefix(f"run {RUN_ID} "),
-        "full_because": story.full_because,
-        "champion": story.champion,
+        "kind": "incremental" if record.base else "full",
+        "message": announce_run(record.replace(steps=records.Steps())).removeprefix(f"run {RUN_ID} "),
+        "full_because": record.full_because,
+        "champion": record.champion,
         "users": corpus.num_users, "items": corpus.num_items, "tokens": corpus.num_tokens,
         "users_before": before.num_users if before else None, "items_before": before.num_items if before else None,
         "changed_users": changed, "new_users": corpus.num_new_users, "users_left": corpus.num_left,
@@ -142,19 +142,21 @@ def _foresee(night: NightContext, run: Run, ingest_seconds: float, on_event: OnE
     if not changed:
         return told | {
             "kind": "none",
-            "message": f"no user's pages changed since release {story.champion}, which stays",
+            "message": f"no user's pages changed since release {record.champion}, which stays",
         }
-    return told | {"predicted": _predict(night, story, seconds, on_event), "gate": _judge(night, run)}
+    return told | {"predicted": _predict(night, record, seconds, on_event), "gate": _judge(night, run)}
 
 
-def _predict(night: NightContext, story: record.Story, seconds: dict[str, float], on_event: OnEvent) -> dict[str, Any]:
+def _predict(
+    night: NightContext, record: records.RunRecord, seconds: dict[str, float], on_event: OnEvent
+) -> dict[str, Any]:
     """Return seconds of each step, and bytes. `others`: of the newest night of the same kind; null if there was none."""
-    job, corpus = night.job(story), open_corpus(night.root.corpus(story.window_id))
+    job, corpus = night.job(record), open_corpus(night.root.corpus(record.window_id))
     plan = plan_job(job, night.root.path, on_event)
-    kind = "incremental" if story.base else "full"
+    kind = "incremental" if record.base else "full"
     same = [
         one
-        for one in read_stories(night.root)
+        for one in read_run_records(night.root)
         if one.steps.report and one.steps.settle and one.steps.settle.kind == kind
     ]
     newest = max(same, key=lambda one: one.created_at, default=None)
@@ -172,7 +174,7 @@ def _predict(night: NightContext, story: record.Story, seconds: dict[str, float]
         "peak_bytes": plan.peak_bytes,
         "budget_bytes": plan.budget_bytes,
         "disk_bytes": {
-            "corpus": story.require(record.CorpusStep).bytes,
+            "corpus": record.require(records.CorpusStep).bytes,
             "store": plan.disk_bytes,
             "export": export_bytes,
         },
@@ -182,5 +184,5 @@ def _predict(night: NightContext, story: record.Story, seconds: dict[str, float]
 
 def _judge(night: NightContext, run: Run) -> dict[str, Any]:
     """Return the gate as far as it is known before a training."""
-    window = night.corpus_request(record.NightPlan()).select_window(night.root)
-    return foresee(open_case(run, night.config.gate, run.story().champion, {}, window))
+    window = night.corpus_request(records.NightPlan()).select_window(night.root)
+    return foresee(open_case(run, night.config.gate, run.record().champion, {}, window))

@@ -7,7 +7,7 @@ from surf2vec.flows.progress import PUSH_FAILED, raise_alarm, report_step
 from surf2vec.flows.step import step
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.registry.promotion import find_champion
-from surf2vec.tasks.root import story as record
+from surf2vec.tasks.root import records
 from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.root.identity import registry_uri
 from surf2vec.tasks.root.run import Root, Run
@@ -20,7 +20,7 @@ from surf2vec.trainer.events import OnEvent
 
 @step("push")
 def push_release(night: NightContext, run: Run) -> None:
-    """Push what serves to every store of `publish.stores`. Records the story's "push".
+    """Push what serves to every store of `publish.stores`. Records the step "push".
 
     It is pushed whatever the gate said of tonight's release, so that a store that was away catches up. One that fails raises an
     alarm and leaves the night as it is.
@@ -30,7 +30,7 @@ def push_release(night: NightContext, run: Run) -> None:
         return
     with report_step("push") as on_event:
         results = [push_to(night.root, publish, url, on_event) for url in publish.stores]
-    run.record_steps(record.PushStep(stores=results, seconds=sum(one.get("seconds", 0.0) for one in results)))
+    run.record_steps(records.PushStep(stores=results, seconds=sum(one.get("seconds", 0.0) for one in results)))
 
 
 def push_to(root: Root, publish: PublishConfig, url: str, on_event: OnEvent) -> dict[str, Any]:

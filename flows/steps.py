@@ -1,6 +1,6 @@
 """The steps of a night. Each calls one function of `tasks`; inside a Prefect flow it leaves a readable artifact.
 
-Only paths and ids go from step to step; results are read from the run's story (tasks/root/story.py). A step that ended with
+Only paths and ids go from step to step; results are read from the run's record (tasks/root/records.py). A step that ended with
 the same inputs is not repeated.
 """
 
@@ -27,13 +27,13 @@ from surf2vec.tasks.registry.faults import is_served
 from surf2vec.tasks.report.measured import describe_sharing, list_caveats, list_loads, list_measured
 from surf2vec.tasks.report.report import write_report
 from surf2vec.tasks.report.tables import describe_gate, list_notes
-from surf2vec.tasks.root import story as record
+from surf2vec.tasks.root import records
 from surf2vec.tasks.root.run import Run
 from surf2vec.tasks.root.wording import as_markdown, shown_values
 from surf2vec.tasks.training import beginning as night_task
 from surf2vec.tasks.training import choice, runs, trials
 from surf2vec.tasks.training.worker_processes import WorkerProcesses, count_workers, pick_device, train_together
-from surf2vec.tasks.upkeep.restore import restore_story
+from surf2vec.tasks.upkeep.restore import restore_run_record
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.events import OnEvent
 from surf2vec.trainer.store.generation import open_generation
@@ -46,7 +46,7 @@ from surf2vec.trainer.training.loop import train
 
 @step("ingest")
 def ingest_events(night: NightContext, logs: list[str]) -> dict[str, Any]:
-    """Read the new sources among `logs` into events/. Returns the story's "ingest"."""
+    """Read the new sources among `logs` into events/. Returns the record of step "ingest"."""
     root, config = night.root, night.config
     with report_step("ingest") as on_event, open_fan_out(config.resources, root) as fan_out:
         started = datetime.now(UTC)
@@ -57,11 +57,11 @@ def ingest_events(night: NightContext, logs: list[str]) -> dict[str, Any]:
 
 @step("open-run", needs_server=True)
 def open_run(night: NightContext, ingested: dict[str, Any], logs: list[str]) -> Run:
-    """Returns the run of these sources, this window and these settings, and begins or continues its story."""
+    """Returns the run of these sources, this window and these settings, and begins or continues its record."""
     with report_step("open-run") as on_event:
         run = _find_or_plan(night, logs, on_event)
-        on_event("log", {"message": announce_run(run.story())})
-        run.step(record.IngestStep, "", lambda: ingested)
+        on_event("log", {"message": announce_run(run.record())})
+        run.step(records.IngestStep, "", lambda: ingested)
     counts = {"lines": ingested["lines"], "events": ingested["events"]}
     for key in ("left_out", "rejected"):
         counts |= {f"{key}: {reason}": count for reason, count in ingested[key].items()}
@@ -73,31 +73,31 @@ def open_run(night: NightContext, ingested: dict[str, Any], logs: list[str]) -> 
 def _find_or_plan(night: NightContext, logs: list[str], on_event: OnEvent) -> Run:
     """Returns the run that the same command began before, or a new one, planned from the current champion.
 
-    A run that has not trained yet and began with another champion is planned anew. If the champion's story is missing, it is
+    A run that has not trained yet and began with another champion is planned anew. If the champion's record is missing, it is
     restored from the registry first.
     """
     config, root = night.config, night.root
-    request = night.corpus_request(record.NightPlan())
+    request = night.corpus_request(records.NightPlan())
     inputs = request.inputs(request.select_window(root))
     settings = config.outcome_settings()
     digest = runs.name_asked(inputs, settings, night.is_full)
     found = runs.find_run(root, digest)
     if found:
         runs.reopen_gone(found)
-        if found.story().steps.train:
+        if found.record().steps.train:
             return found
     champion = promotion.find_champion(root, config.publish)
-    if champion and restore_story(root, config.publish, champion, on_event) and not found:
+    if champion and restore_run_record(root, config.publish, champion, on_event) and not found:
         found = runs.find_run(root, digest)
-    if found and champion in (found.story().champion, found.run_id):
+    if found and champion in (found.record().champion, found.run_id):
         return found
     night_request = night_task.NightRequest(config.train, config.nightly, inputs, night.is_full)
     plan = night_task.plan_night(root, champion, night_request, digest)
     window_id = night.corpus_request(plan).name(root)
     made_of = {"window_id": window_id, "config": settings} | ({"full": True} if night.is_full else {})
     run = Run(root, digest_json(made_of)[:12])
-    if not run.story().steps.train:
-        run.record(
+    if not run.record().steps.train:
+        run.update(
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             command=f"surf2vec run {' '.join(f'--logs {log}' for log in logs)}".strip(),
             window_id=window_id,
@@ -109,67 +109,67 @@ def _find_or_plan(night: NightContext, logs: list[str], on_event: OnEvent) -> Ru
 
 @step("corpus")
 def build_corpus(night: NightContext, run: Run) -> None:
-    """Clean the window's events and write each user's tokens. Records the story's "corpus"."""
+    """Clean the window's events and write each user's tokens. Records the step "corpus"."""
     root, config = night.root, night.config
     with report_step("corpus") as on_event, open_fan_out(config.resources, root) as fan_out:
-        story = run.story()
-        request, work = night.corpus_request(story), (config.host_bytes, config.threads, on_event, fan_out)
-        result = run.step(record.CorpusStep, story.window_id, lambda: corpus_task.build_corpus(root, request, *work))
+        record = run.record()
+        request, work = night.corpus_request(record), (config.host_bytes, config.threads, on_event, fan_out)
+        result = run.step(records.CorpusStep, record.window_id, lambda: corpus_task.build_corpus(root, request, *work))
     funnel = [{"stage": stage, "number": f"{number:,}"} for stage, number in result.funnel]
-    notes = " ".join(["From events to tokens.", *list_notes(run.story())])
+    notes = " ".join(["From events to tokens.", *list_notes(run.record())])
     leave_table(night.config.publish, "funnel", funnel, notes)
 
 
 def find_unchanged(night: NightContext, run: Run) -> Run | None:
     """Returns the run of the base release if no user's tokens changed since, so that there is nothing to do; else None."""
-    story = run.story()
-    if not story.base or story.require(record.CorpusStep).num_changed:
+    record = run.record()
+    if not record.base or record.require(records.CorpusStep).num_changed:
         return None
-    release = story.base.release
+    release = record.base.release
     base = Run(night.root, release)
-    if not base.story_path.exists():
+    if not base.record_path.exists():
         raise DamageError(
-            f"no user's tokens changed since release {release}, but its story {base.story_path} is missing here and in the "
+            f"no user's tokens changed since release {release}, but its record {base.record_path} is missing here and in the "
             "registry: run with --full"
         )
-    if not story.steps.unchanged:
+    if not record.steps.unchanged:
         with report_step("unchanged") as on_event:
             on_event("log", {"message": f"nothing to do: no user's pages changed since release {release}, which stays"})
-    run.step(record.UnchangedStep, run.run_id, lambda: {"release": release})
+    run.step(records.UnchangedStep, run.run_id, lambda: {"release": release})
     return base
 
 
 @step("trial")
 def try_settings(night: NightContext, run: Run) -> None:
-    """Choose the trail's settings by short trainings, or keep the champion's. Records the story's "trial"."""
+    """Choose the trail's settings by short trainings, or keep the champion's. Records the step "trial"."""
     with report_step("trial") as on_event:
-        story = run.story()
-        if story.steps.train and not story.steps.trial:
+        record = run.record()
+        if record.steps.train and not record.steps.trial:
             return  # an earlier version, which tried nothing, trained this run
-        space = runs.open_base(night.root, story.space.release) if story.space else None
+        space = runs.open_base(night.root, record.space.release) if record.space else None
         present = space.generation if space else None
-        arguments = (night.root, night.job(story), present, story.base is not None, on_event)
-        run.step(record.TrialStep, run.run_id, lambda: trials.try_settings(*arguments))
+        arguments = (night.root, night.job(record), present, record.base is not None, on_event)
+        run.step(records.TrialStep, run.run_id, lambda: trials.try_settings(*arguments))
 
 
 @step("train")
 def train_vectors(night: NightContext, run: Run) -> None:
-    """Train user and item vectors, or continue from the last commit. Records the story's "train"."""
+    """Train user and item vectors, or continue from the last commit. Records the step "train"."""
     with report_step("train") as on_event:
         device = pick_device(night.config.train, night.config.resources)
         if device.reason:
             on_event("log", {"message": device.reason})
-        story = run.story()
-        job, num_workers = night.job(story), count_workers(device, night.config.resources)
+        record = run.record()
+        job, num_workers = night.job(record), count_workers(device, night.config.resources)
 
         def make() -> dict[str, Any]:
-            night_task.begin_training(night.root, job, story, on_event)
+            night_task.begin_training(night.root, job, record, on_event)
             if num_workers == 1:
                 return train(job, on_event)
             with stop_on_sigterm() as stop:
                 return train_together(job, WorkerProcesses(num_workers, device, run.folder / "workers"), on_event, stop)
 
-        result = run.step(record.TrainStep, run.run_id, make)
+        result = run.step(records.TrainStep, run.run_id, make)
     caveats = list_caveats(result, night.config.train.epochs)
     measured = " ".join(["Planned and measured.", *caveats])
     leave_table(night.config.publish, "training", list_measured(result), measured)
@@ -179,21 +179,21 @@ def train_vectors(night: NightContext, run: Run) -> None:
 
 @step("choose")
 def choose_weights(night: NightContext, run: Run) -> None:
-    """Choose the weights of interest and trail by held-out users, or keep the champion's. Records the story's "choose"."""
+    """Choose the weights of interest and trail by held-out users, or keep the champion's. Records the step "choose"."""
     with report_step("choose") as on_event:
-        story = run.story()
-        corpus, space = open_corpus(night.job(story).corpus_dir), story.space.release if story.space else None
-        run.step(record.ChooseStep, run.run_id, lambda: choice.choose_weights(night.root, corpus, space, on_event))
+        record = run.record()
+        corpus, space = open_corpus(night.job(record).corpus_dir), record.space.release if record.space else None
+        run.step(records.ChooseStep, run.run_id, lambda: choice.choose_weights(night.root, corpus, space, on_event))
 
 
 @step("evaluate")
 def evaluate_vectors(night: NightContext, run: Run) -> None:
-    """Rank the held-out items, and compare with popularity and with the champion. Records the story's "evaluate"."""
+    """Rank the held-out items, and compare with popularity and with the champion. Records the step "evaluate"."""
     with report_step("evaluate") as on_event:
-        story = run.story()
-        corpus_dir, ranks = night.job(story).corpus_dir, f"runs/{run.run_id}/ranks.npy"
-        arguments = (night.root, corpus_dir, story.champion, ranks, night.config.host_bytes, on_event)
-        result = run.step(record.EvaluateStep, run.run_id, lambda: evaluate_and_compare(*arguments))
+        record = run.record()
+        corpus_dir, ranks = night.job(record).corpus_dir, f"runs/{run.run_id}/ranks.npy"
+        arguments = (night.root, corpus_dir, record.champion, ranks, night.config.host_bytes, on_event)
+        result = run.step(records.EvaluateStep, run.run_id, lambda: evaluate_and_compare(*arguments))
     quality = [
         {"metric": name, "vectors": f"{value:.4f}", "popularity": f"{result.metrics['popularity_' + name]:.4f}"}
         for name, value in result.metrics.items()
@@ -204,32 +204,32 @@ def evaluate_vectors(night: NightContext, run: Run) -> None:
 
 @step("refit")
 def refit_vectors(night: NightContext, run: Run) -> None:
-    """Fit the held-out users again, on all their events including the held-out ones. Records the story's "refit"."""
+    """Fit the held-out users again, on all their events including the held-out ones. Records the step "refit"."""
     with report_step("refit") as on_event, open_fan_out(night.config.resources, night.root) as fan_out:
-        story = run.story()
-        job = night.job(story)
-        run.step(record.RefitStep, run.run_id, lambda: night_task.refit(night.root, job, story, on_event, fan_out))
+        record = run.record()
+        job = night.job(record)
+        run.step(records.RefitStep, run.run_id, lambda: night_task.refit(night.root, job, record, on_event, fan_out))
 
 
 @step("settle")
 def settle_vectors(night: NightContext, run: Run) -> None:
-    """Merge the night's rows with its base's, or rotate a full night into the champion's space. Records the story's "settle"."""
+    """Merge the night's rows with its base's, or rotate a full night into the champion's space. Records the step "settle"."""
     with report_step("settle") as on_event:
-        story = run.story()
-        job = night.job(story)
-        run.step(record.SettleStep, run.run_id, lambda: night_task.settle(night.root, job, story, on_event))
+        record = run.record()
+        job = night.job(record)
+        run.step(records.SettleStep, run.run_id, lambda: night_task.settle(night.root, job, record, on_event))
 
 
 @step("export")
 def export_vectors(night: NightContext, run: Run) -> None:
-    """Write the release: vectors, index and manifest. Records the story's "export". Raises DamageError if another generation
+    """Write the release: vectors, index and manifest. Records the step "export". Raises DamageError if another generation
     replaced the one of this run.
     """
     root, config = night.root, night.config
     with report_step("export") as on_event, open_fan_out(config.resources, root) as fan_out:
-        story = run.story()
-        settled, space = story.require(record.SettleStep), story.space
-        corpus_dir, space_dir = root.corpus(story.window_id), root.export(space.release) if space else None
+        record = run.record()
+        settled, space = record.require(records.SettleStep), record.space
+        corpus_dir, space_dir = root.corpus(record.window_id), root.export(space.release) if space else None
         export = export_task.Export(
             corpus_dir, root.export(run.run_id), release=run.run_id, run_id=run.run_id, space_id=settled.space_id,
             config=config.export, memory_bytes=config.host_bytes, since_dir=space_dir,
@@ -247,44 +247,44 @@ def export_vectors(night: NightContext, run: Run) -> None:
             lost = measure_loss(open_corpus(corpus_dir), generation, export.export_dir, config.threads, on_event)
             return exported | {"metrics": exported["metrics"] | lost}
 
-        run.step(record.ExportStep, run.run_id, make)
+        run.step(records.ExportStep, run.run_id, make)
 
 
 @step("gate", needs_server=True)
 def judge_release(night: NightContext, run: Run) -> None:
-    """Compare the release with the champion, rule by rule. Records the story's "gate". Changed gate settings judge again.
+    """Compare the release with the champion, rule by rule. Records the step "gate". Changed gate settings judge again.
 
     The same command also judges again until the release is registered, because the champion may have changed.
     """
     with report_step("gate") as on_event:
-        if not run.story().steps.registered:
-            run.reopen(record.GateStep)
+        if not run.record().steps.registered:
+            run.reopen(records.GateStep)
         _judge(night, run, on_event)
 
 
 @step("register", needs_server=True)
 def register_release(night: NightContext, run: Run) -> None:
-    """Log the run to MLflow, register the release, and move the aliases if the gate passed. Records the story's "register"."""
+    """Log the run to MLflow, register the release, and move the aliases if the gate passed. Records the step "register"."""
     root, publish = night.root, night.config.publish
     with report_step("register") as on_event:
 
         def make() -> dict[str, Any]:
             promotion.pin_release(root, run.run_id)  # before it serves, because a rollback needs it
             export_dir = root.export(run.run_id)
-            registered = publish_task.publish_release(root, publish, run.story(), export_dir, None, on_event)
+            registered = publish_task.publish_release(root, publish, run.record(), export_dir, None, on_event)
             promotion.release_pins(root, publish)
             return registered
 
-        done = run.story().steps.registered
+        done = run.record().steps.registered
         if done and not is_served(root, publish, done):
-            run.reopen(record.RegisterStep)
+            run.reopen(records.RegisterStep)
         try:
-            run.step(record.RegisterStep, digest_verdict(run), make)
+            run.step(records.RegisterStep, digest_verdict(run), make)
         except promotion.ChampionMovedError as error:
             on_event("log", {"message": str(error)})
-            run.reopen(record.GateStep)
+            run.reopen(records.GateStep)
             _judge(night, run, on_event)
-            run.step(record.RegisterStep, digest_verdict(run), make)
+            run.step(records.RegisterStep, digest_verdict(run), make)
 
 
 @step("report", needs_server=True)
@@ -293,18 +293,18 @@ def write_reports(night: NightContext, run: Run) -> None:
     path = run.folder / "report.html"
 
     def make() -> dict[str, Any]:
-        story = run.story()
-        write_report(story, night.root.export(run.run_id), path)
-        publish_task.attach_report(night.root, night.config.publish, story.require(record.RegisterStep), path)
+        record = run.record()
+        write_report(record, night.root.export(run.run_id), path)
+        publish_task.attach_report(night.root, night.config.publish, record.require(records.RegisterStep), path)
         return {"report": str(path)}
 
-    run.step(record.ReportStep, digest_verdict(run), make)
+    run.step(records.ReportStep, digest_verdict(run), make)
     write_nights_page(night.root, night.config.publish)
     leave_night(night.config.publish, run)
 
 
 def _judge(night: NightContext, run: Run, on_event: OnEvent) -> None:
-    """Judge the release and record the story's "gate". A release that is held back raises an alarm."""
+    """Judge the release and record the record of step "gate". A release that is held back raises an alarm."""
     gate = night.config.gate
 
     def make() -> dict[str, Any]:
@@ -313,14 +313,14 @@ def _judge(night: NightContext, run: Run, on_event: OnEvent) -> None:
         champion = promotion.name_release(registry.champion) if registry.champion else None
         window = select_window(night.root, night.since, night.until, night.config.window_days)
         judged = gate_task.judge_release(gate_task.open_case(run, gate, champion, spaces, window))
-        before = run.story().steps.gate
+        before = run.record().steps.gate
         judged |= {"overridden": before.overridden} if before and before.overridden else {}
         is_first = judged["verdict"] == "first"
         message = "there is no champion to compare the release with"
-        on_event("log", {"message": message if is_first else describe_gate(record.GateStep(**judged))})
+        on_event("log", {"message": message if is_first else describe_gate(records.GateStep(**judged))})
         return judged
 
-    result = run.step(record.GateStep, digest_gate(run, gate), make)
+    result = run.step(records.GateStep, digest_gate(run, gate), make)
     if result.is_held:
         raise_alarm(GATE_HELD, run.run_id, held_by=", ".join(result.held_by))
     leave_table(night.config.publish, "gate", shown_values(result.table), as_markdown(describe_gate(result)))

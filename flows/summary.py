@@ -9,14 +9,14 @@ from surf2vec.tasks.registry.faults import is_served
 from surf2vec.tasks.registry.releases import find_alias
 from surf2vec.tasks.report.measured import list_train_metrics
 from surf2vec.tasks.report.tables import list_losses, list_notes
-from surf2vec.tasks.root import story as record
+from surf2vec.tasks.root import records
 from surf2vec.tasks.root.run import Run, is_locked
 from surf2vec.tasks.training.runs import find_run, is_whole, name_asked
 from surf2vec.trainer.system.files import digest_json
 
 STEPS = (
-    record.IngestStep, record.CorpusStep, record.TrialStep, record.TrainStep, record.ChooseStep, record.EvaluateStep,
-    record.RefitStep, record.SettleStep, record.ExportStep,
+    records.IngestStep, records.CorpusStep, records.TrialStep, records.TrainStep, records.ChooseStep, records.EvaluateStep,
+    records.RefitStep, records.SettleStep, records.ExportStep,
 )  # fmt: skip
 """The steps that a night never repeats once it is registered."""
 
@@ -30,14 +30,14 @@ def find_finished(night: NightContext, logs: list[str]) -> Run | None:
     is_busy = is_locked(root.path / ".lock") or root.forgetting.exists()
     if is_busy or config.publish.stores or not find_known(root, logs, config.ingest, config.store.partitions):
         return None
-    request = night.corpus_request(record.NightPlan())
+    request = night.corpus_request(records.NightPlan())
     inputs = request.inputs(request.select_window(root))
     run = find_run(root, name_asked(inputs, config.outcome_settings(), night.is_full))
     if run is None or not is_whole(run):
         return None
-    steps = run.story().steps
+    steps = run.record().steps
     if steps.unchanged:
-        return run if Run(root, steps.unchanged.release).story_path.exists() else None
+        return run if Run(root, steps.unchanged.release).record_path.exists() else None
     if any(steps.find(step) is None for step in STEPS):
         return None
     gate, registered, report = steps.gate, steps.registered, steps.report
@@ -50,7 +50,7 @@ def find_finished(night: NightContext, logs: list[str]) -> Run | None:
 
 def summarize_finished(run: Run, publish: PublishConfig) -> dict[str, Any]:
     """Return what `surf2vec run --json` prints of a run that is complete."""
-    if unchanged := run.story().steps.unchanged:
+    if unchanged := run.record().steps.unchanged:
         base = Run(run.root, unchanged.release)
         return summarize(base, publish) | {"run_id": run.run_id, "unchanged_since": base.run_id}
     return summarize(run, publish)
@@ -63,53 +63,53 @@ def digest_gate(run: Run, gate: GateConfig) -> str:
 
 def digest_verdict(run: Run) -> str:
     """Returns a digest of the gate's verdict, as the input of the steps "register" and "report"."""
-    gate = run.story().require(record.GateStep)
+    gate = run.record().require(records.GateStep)
     return digest_json({"verdict": gate.verdict, "overridden": gate.overridden, "digest": gate.digest})
 
 
-def announce_run(story: record.Story) -> str:
+def announce_run(record: records.RunRecord) -> str:
     """Returns one line about what a run will do: train all users, train the changed users, do the remaining steps, or nothing."""
-    run, ended = story.run_id, [name for name in story.steps.ended() if name != "ingest"]
-    begun_at = story.created_at[:16].replace("T", " ")
-    if story.steps.unchanged:
-        release = story.steps.unchanged.release
+    run, ended = record.run_id, [name for name in record.steps.ended() if name != "ingest"]
+    begun_at = record.created_at[:16].replace("T", " ")
+    if record.steps.unchanged:
+        release = record.steps.unchanged.release
         return f"nothing to do: run {run}, of {begun_at}, found no user whose pages changed since release {release}"
-    if story.steps.report:
+    if record.steps.report:
         return f"nothing to do: run {run}, of {begun_at}, is complete already; its results follow"
     if ended:
         return f"run {run}, of {begun_at}, goes on; done before: {', '.join(ended)}"
-    if story.base:
-        return f"run {run} goes on from release {story.base.release}: only users whose pages changed are trained"
-    return f"run {run} trains all users: {story.full_because or 'as asked'}"
+    if record.base:
+        return f"run {run} goes on from release {record.base.release}: only users whose pages changed are trained"
+    return f"run {run} trains all users: {record.full_because or 'as asked'}"
 
 
 def summarize(run: Run, publish: PublishConfig) -> dict[str, Any]:
-    """Returns what `surf2vec run --json` prints, from the run's story. The alias is the version's current one."""
-    story = run.story()
-    recorded, gate_keys = story.require, {"passes", "verdict", "held_by", "overridden", "table"}
-    ingest, export = recorded(record.IngestStep), recorded(record.ExportStep)
-    registered = recorded(record.RegisterStep)
-    corpus, settled = recorded(record.CorpusStep), story.steps.settle or record.SettleStep()
+    """Returns what `surf2vec run --json` prints, from the run's record. The alias is the version's current one."""
+    record = run.record()
+    recorded, gate_keys = record.require, {"passes", "verdict", "held_by", "overridden", "table"}
+    ingest, export = recorded(records.IngestStep), recorded(records.ExportStep)
+    registered = recorded(records.RegisterStep)
+    corpus, settled = recorded(records.CorpusStep), record.steps.settle or records.SettleStep()
     return {
         "run_id": run.run_id,
         "release": export.release,
         "model_name": registered.model_name,
         "model_version": registered.model_version,
         "alias": find_alias(run.root, publish, registered),
-        "gate": recorded(record.GateStep).model_dump(include=gate_keys),
+        "gate": recorded(records.GateStep).model_dump(include=gate_keys),
         "tracking_uri": registered.tracking_uri,
         "users": export.num_users,
         "items": export.num_items,
         "events": ingest.events,
         "rejected": ingest.num_rejected,
         "tokens": corpus.num_tokens,
-        "funnel": list_losses(story),
-        "notes": list_notes(story),
+        "funnel": list_losses(record),
+        "notes": list_notes(record),
         "night": {
             "kind": settled.kind,
-            "base": story.base.release if story.base else None,
-            "full_because": story.full_because,
-            "space_id": settled.space_id or story.run_id,
+            "base": record.base.release if record.base else None,
+            "full_because": record.full_because,
+            "space_id": settled.space_id or record.run_id,
             "alignment": settled.cosine,
             "changed": corpus.num_users if corpus.num_changed is None else corpus.num_changed,
             "new_users": corpus.num_new_users,
@@ -117,8 +117,8 @@ def summarize(run: Run, publish: PublishConfig) -> dict[str, Any]:
             "new_items": corpus.num_new_items,
         },
         "export_dir": export.export_dir,
-        "report": recorded(record.ReportStep).report,
-        "training": list_train_metrics(recorded(record.TrainStep)),
-        "metrics": recorded(record.EvaluateStep).metrics | export.metrics,
-        "seconds": {name: step.seconds for name, step in story.steps.ended().items() if step.seconds is not None},
+        "report": recorded(records.ReportStep).report,
+        "training": list_train_metrics(recorded(records.TrainStep)),
+        "metrics": recorded(records.EvaluateStep).metrics | export.metrics,
+        "seconds": {name: step.seconds for name, step in record.steps.ended().items() if step.seconds is not None},
     }

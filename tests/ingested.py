@@ -37,9 +37,9 @@ def take_in(
     """Ingest into the root at `root`, with one thread, and check all events there are afterwards."""
     root.mkdir(parents=True, exist_ok=True)
     config = IngestConfig(**settings)
-    story = ingest(Root(root), [str(p) for p in patterns], config, partitions, memory_bytes, 1, on_event)
+    record = ingest(Root(root), [str(p) for p in patterns], config, partitions, memory_bytes, 1, on_event)
     check_events(root)
-    return story
+    return record
 
 
 def events_files(root: Path) -> list[str]:

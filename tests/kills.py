@@ -1,6 +1,6 @@
 """`kill -9` of whole commands, as a shell starts them, at random moments: the process tree, or the main process alone.
 
-Afterwards the same command again must end as an undisturbed one, in the same world: the same bytes, aliases and stories. No
+Afterwards the same command again must end as an undisturbed one, in the same world: the same bytes, aliases and records. No
 process of the world may be left, and no temporary file or folder that is older than the command that went on.
 """
 

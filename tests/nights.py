@@ -9,15 +9,15 @@ import numpy as np
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.registry.promotion import find_champion, pin_release, release_pins
 from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.root.records import RegisterStep
 from surf2vec.tasks.root.run import Root, Run
-from surf2vec.tasks.root.story import RegisterStep
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.model.rows import Items, Rows
 from surf2vec.trainer.store.generation import has_generation, open_generation
 from surf2vec.trainer.store.layout import image_of_items, image_of_rows
 from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.store.writer import Writer, lock_store
-from tests.releases import export_release, make_corpus, tell_story
+from tests.releases import export_release, make_corpus, write_run_record
 
 PUBLISH = PublishConfig(keep_releases=1)
 PASSED = {"passes": True, "verdict": "passed", "held_by": []}
@@ -49,17 +49,17 @@ def commit_generation(root: Root, corpus_dir: Path, seed: int) -> None:
 
 
 def make_night(root: Root, release: str, gate: dict[str, Any], publish: PublishConfig = PUBLISH) -> dict[str, Any]:
-    """Night r1, r2, ... up to its registration, with the gate's verdict given; returns the story's "register"."""
+    """Night r1, r2, ... up to its registration, with the gate's verdict given; returns the record of step "register"."""
     if not root.export(release).exists():
         corpus_dir = make_corpus(root, 10, 2, f"window-{release}")
         commit_generation(root, corpus_dir, seed=int(release[1:]))
         export_release(root, release, corpus_dir, open_generation(root.store))  # type: ignore[arg-type]
     steps = {"gate": {"champion": find_champion(root, publish)} | gate}
     config, created_at = {"publish": publish.model_dump()}, f"2026-01-01T00:{int(release[1:]):02}:00"
-    story = tell_story(release, steps, run_id=release, created_at=created_at, config=config)
+    record = write_run_record(release, steps, run_id=release, created_at=created_at, config=config)
     pin_release(root, release)
-    registered = publish_release(root, publish, story, root.export(release), None)
-    Run(root, release).amend(lambda _: story)
+    registered = publish_release(root, publish, record, root.export(release), None)
+    Run(root, release).amend(lambda _: record)
     Run(root, release).record_steps(RegisterStep(**registered))
     release_pins(root, publish)
     return registered

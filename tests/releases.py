@@ -1,4 +1,4 @@
-"""Small releases: a corpus from literal histories, vectors drawn from a seed, and the story of their run."""
+"""Small releases: a corpus from literal histories, vectors drawn from a seed, and the record of their run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +11,8 @@ import pytest
 from surf2vec.tasks.config import ExportConfig, PublishConfig
 from surf2vec.tasks.export.export import Export, export_vectors
 from surf2vec.tasks.registry.version_tags import GROUPS
+from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.run import Root
-from surf2vec.tasks.root.story import Story
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.store.generation import Generation
 from tests.corpora import write_corpus
@@ -110,15 +110,15 @@ def read_items(export_dir: Path) -> tuple[list[str], np.ndarray]:
     return table["url"].to_pylist(), np.array(table["vector"].to_pylist(), np.float32)
 
 
-def tell_story(release: str = "r1", steps: dict[str, Any] | None = None, **values: Any) -> Story:
-    """A run's story as far as registering reads it, with these steps and values besides."""
+def write_run_record(release: str = "r1", steps: dict[str, Any] | None = None, **values: Any) -> RunRecord:
+    """A run's record as far as registering reads it, with these steps and values besides."""
     curve = [
         {"epoch": 0.5, "seconds": 1.0, "tokens_per_second": 1e6, "loss": 2.0, "heldout_loss": None, "alpha": 0.1},
         {"epoch": 1.0, "seconds": 2.0, "tokens_per_second": 2e6, "loss": 1.5, "heldout_loss": 1.75, "alpha": 0.05},
     ]
     corpus = {"seconds": 1.5, "since": "2015-05-17", "until": "2015-05-18", "funnel": [["lines", 100], ["tokens", 90]]}
     metrics = {"hit_at_10": 0.25, "popularity_hit_at_10": 0.125}
-    story = {
+    record = {
         "run_id": f"run-{release}",
         "created_at": "2026-11-21T04:00:00+00:00",
         "config": {"train": {"epochs": 5}, "publish": {"tracking_uri": "http://me:hunter2@mlflow.example"}},
@@ -129,7 +129,7 @@ def tell_story(release: str = "r1", steps: dict[str, Any] | None = None, **value
             **(steps or {}),
         },
     }
-    return Story.model_validate(story | values)
+    return RunRecord.model_validate(record | values)
 
 
 def store_one_by_one(client: Any, version: Any, leave_out: str = "") -> None:

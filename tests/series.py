@@ -15,7 +15,7 @@ from surf2vec.tasks.registry.publish import README, publish_release
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.events import OnEvent, ignore_event
 from tests.corpora import describe_anew, user_hash, write_corpus
-from tests.releases import VECTOR_SIZE, FakeGeneration, tell_story
+from tests.releases import VECTOR_SIZE, FakeGeneration, write_run_record
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def publish_state(
 ) -> int:
     """The number of the version of a state, registered with what it changed."""
     export_state(root, release, state, since, last=last)
-    return publish_release(root, publish, tell_story(release), root.export(release), None)["model_version"]
+    return publish_release(root, publish, write_run_record(release), root.export(release), None)["model_version"]
 
 
 def read_table(folder: Path, kind: str = "user") -> pl.DataFrame:

@@ -10,14 +10,14 @@ from surf2vec.tasks.export.export import EXPORT_MANIFEST
 from surf2vec.tasks.ingest.ingest import ingest
 from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.registry.releases import current_release
+from surf2vec.tasks.root.records import ExportStep, IngestStep, RegisterStep, ReportStep
 from surf2vec.tasks.root.run import Root, Run
-from surf2vec.tasks.root.story import ExportStep, IngestStep, RegisterStep, ReportStep
 from surf2vec.trainer.events import ignore_event
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.writer import lock_store, pin_generation
 from surf2vec.trainer.system.files import read_json
 from tests.ingested import write_log
-from tests.releases import export_release, read_users, tell_story
+from tests.releases import export_release, read_users, write_run_record
 from tests.trained import MEMORY_BYTES, prepare, train_root
 
 
@@ -33,13 +33,13 @@ def make_served(
 
 
 def register(root: Root, release: str, window_id: str, publish: PublishConfig, day: int = 1, **storage: Any) -> None:
-    """The store's generation as a release: exported, registered, pinned, with the story of its run."""
+    """The store's generation as a release: exported, registered, pinned, with the record of its run."""
     export = export_release(root, release, root.corpus(window_id), open_generation(root.store), **storage)
     values = {"run_id": release, "created_at": f"2026-11-{day:02d}T04:00:00+00:00", "window_id": window_id}
-    story = tell_story(release, config={"publish": publish.model_dump(mode="json")}, **values)
-    registered = publish_release(root, publish, story, export, None)
+    record = write_run_record(release, config={"publish": publish.model_dump(mode="json")}, **values)
+    registered = publish_release(root, publish, record, export, None)
     steps = IngestStep(digest=""), ExportStep(), RegisterStep(**registered), ReportStep()
-    Run(root, release).amend(lambda _: story.replace(steps=story.steps.replace(*steps)))
+    Run(root, release).amend(lambda _: record.replace(steps=record.steps.replace(*steps)))
     with lock_store(root.store):
         pin_generation(root.store, release)
 
@@ -57,6 +57,6 @@ def window_of(root: Root, release: str) -> str:
 
 
 def deliver(root: Root, name: str, *lines: str) -> dict[str, Any]:
-    """Ingest a log of these lines; the story of it."""
+    """Ingest a log of these lines; the record of it."""
     path = write_log(root.path.parent / "late" / name, *lines)
     return ingest(root, [str(path)], IngestConfig(), None, MEMORY_BYTES, 1, ignore_event)

@@ -39,7 +39,7 @@ def find_finished(
     night = NightContext(Root(call.path), since, until, call.config, full)
     if not night.root.sources.exists() or not (run := find_finished(night, logs)):
         return None
-    call.log(announce_run(run.story()))
+    call.log(announce_run(run.record()))
     return summarize_finished(run, call.config.publish)
 
 

@@ -83,7 +83,7 @@ def show_gate(gate: dict[str, Any]) -> None:
     from surf2vec.tasks.report.tables import (
         describe_gate,
     )  # takes a quarter of a second, which every command would wait for
-    from surf2vec.tasks.root.story import GateStep
+    from surf2vec.tasks.root.records import GateStep
 
     rows = ([row[name] for name in ("rule", "tonight", "limit", "verdict")] for row in gate["table"])
     title = describe_gate(GateStep.model_validate(gate))

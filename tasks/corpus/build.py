@@ -60,7 +60,7 @@ from surf2vec.trainer.system.fan_out import HERE, FanOut
 from surf2vec.trainer.system.files import read_json
 
 _EPOCH = date(1970, 1, 1)
-_STORY_KEYS = (
+_RECORD_KEYS = (
     "window_id", "num_users", "num_items", "num_tokens", "num_held_out", "partitions", "since", "until", "undated", "has_order",
     "funnel",
     "base", *BASE_KEYS,
@@ -75,7 +75,7 @@ def build_corpus(
     on_event: OnEvent = ignore_event,
     fan_out: FanOut = HERE,
 ) -> dict[str, Any]:
-    """Build the corpus of the window unless it exists; returns the story's "corpus". The caller holds the writer lock.
+    """Build the corpus of the window unless it exists; returns the record of step "corpus". The caller holds the writer lock.
 
     With a base, its items and users keep their places, and `changed/` in the corpus's folder is the corpus of the rows to train.
     In a full night, users who stay without events come after all others of their micro-partition.
@@ -108,8 +108,8 @@ def build_corpus(
                 write_changed(building, manifest, _describe_rows([one.changed for one in written if one.changed]))
             publish(building, folder, manifest)
     manifest = read_json(folder / CORPUS_MANIFEST)
-    story = {key: manifest[key] for key in _STORY_KEYS if key in manifest}
-    return story | {"bytes": sum(file["bytes"] for file in manifest["files"].values())}
+    record = {key: manifest[key] for key in _RECORD_KEYS if key in manifest}
+    return record | {"bytes": sum(file["bytes"] for file in manifest["files"].values())}
 
 
 def _open_base(root: Root, window: Window, inputs: dict[str, Any], base: Base) -> BaseCorpus:

@@ -135,7 +135,7 @@ class Exported:
 def evaluate_and_compare(
     root: Root, corpus_dir: Path, champion: str | None, name: str, memory_bytes: int, on_event: OnEvent = ignore_event
 ) -> dict[str, Any]:
-    """Return the story's "evaluate": the quality of the store's generation, and its comparison with the champion.
+    """Return the record of step "evaluate": the quality of the store's generation, and its comparison with the champion.
 
     "comparison" has the champion (None if there is none) and the result of `compare_releases`, "probes" that of `probe_release`.
     `name`: the path of the file with the ranks, within the root.

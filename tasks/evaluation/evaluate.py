@@ -281,7 +281,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Return the quality on the held-out users and that of popularity: `num_users` and `metrics`.
 
-    Returns the earlier measurement if the held-out users were fitted again since: then the story of that step was lost.
+    Returns the earlier measurement if the held-out users were fitted again since: then the record of that step was lost.
     Raises ResourceError if the budget does not suffice.
     """
     if generation.has_seen_held_out:

@@ -365,7 +365,7 @@ def _read_users(write: Writing, partition: int) -> tuple[pa.Table, np.ndarray]:
 
 
 def _describe_export(export_dir: Path, manifest: dict[str, Any], index_seconds: float) -> dict[str, Any]:
-    """Return the record of the step for the story."""
+    """Return the record of the step for the record."""
     index, storage = manifest["index"], manifest.get("storage", {})
     metrics = {
         "index_recall_at_10": index.get("recall_at_10"),

@@ -27,8 +27,8 @@ from surf2vec.tasks.registry.publish import attach_report, publish_release
 from surf2vec.tasks.registry.pull import pull
 from surf2vec.tasks.report.report import write_report
 from surf2vec.tasks.root.identity import list_earlier, registry_uri
+from surf2vec.tasks.root.records import ExportStep, RegisterStep, ReportStep, RunRecord, Step
 from surf2vec.tasks.root.run import FORGET, Root, Run, current_generation, lock_root
-from surf2vec.tasks.root.story import ExportStep, RegisterStep, ReportStep, Step, Story
 from surf2vec.tasks.upkeep.gc import find_temporaries, remove_folder
 from surf2vec.tasks.users.tombstones import add_tombstones, read_tombstones
 from surf2vec.tasks.users.user_set import UserSet, want_forgotten, want_users
@@ -166,25 +166,25 @@ def _publish_without(copies: Copies, memory_bytes: int, on_event: OnEvent) -> di
 
 
 def _register(root: Root, publish: PublishConfig, before: str, release: str, on_event: OnEvent) -> dict[str, Any]:
-    """Register the release with a story derived from its origin's. It serves at once: the gate has passed these vectors."""
+    """Register the release with a record derived from its origin's. It serves at once: the gate has passed these vectors."""
     run = Run(root, release)
-    if not run.story_path.exists():
-        run.amend(lambda _: _derive_story(root, publish, before, release))
-    registered = publish_release(root, publish, run.story(), root.export(release), None, on_event)
+    if not run.record_path.exists():
+        run.amend(lambda _: _derive_record(root, publish, before, release))
+    registered = publish_release(root, publish, run.record(), root.export(release), None, on_event)
     for alias in ("challenger", "champion"):
         tracking.set_alias(registry_uri(root, publish), publish.model_name, alias, registered["model_version"])
     step = RegisterStep.model_validate(registered | {"alias": "champion", "digest": release})
     run.record_steps(step)
     report_path = run.folder / "report.html"
-    write_report(run.story(), root.export(release), report_path)
+    write_report(run.record(), root.export(release), report_path)
     attach_report(root, publish, step, report_path)
     run.record_steps(ReportStep(report=str(report_path), digest=release))
     return registered
 
 
-def _derive_story(root: Root, publish: PublishConfig, before: str, release: str) -> Story:
-    """Returns the story of release `release`, which was made from release `before`."""
-    manifest, old = read_json(root.export(release) / EXPORT_MANIFEST), Run(root, before).story()
+def _derive_record(root: Root, publish: PublishConfig, before: str, release: str) -> RunRecord:
+    """Returns the record of release `release`, which was made from release `before`."""
+    manifest, old = read_json(root.export(release) / EXPORT_MANIFEST), Run(root, before).record()
     num_bytes = sum(about["bytes"] for about in list_files(manifest).values())
     export = {"release": release, "export_dir": str(root.export(release)), "num_users": manifest["num_users"]}
     made: list[Step] = [(old.steps.export or ExportStep()).model_copy(update=export | {"bytes": num_bytes})]

@@ -1,4 +1,4 @@
-"""Computes tonight's figures for the gate's rules from the night's story, both exports and the comparison.
+"""Computes tonight's figures for the gate's rules from the night's record, both exports and the comparison.
 
 Without a champion nothing is compared: the first release always serves.
 """
@@ -23,8 +23,8 @@ from surf2vec.tasks.export.export import EXPORT_MANIFEST, path_of, read_part_of
 from surf2vec.tasks.export.served_export import decode_vectors
 from surf2vec.tasks.export.vector_files import interests_of, read_vectors
 from surf2vec.tasks.gate.rules import TOP, Finding, Rule, compare, hits, make_table, reciprocals
+from surf2vec.tasks.root.records import Comparison, CorpusStep, EvaluateStep, ExportStep, Steps, read_run_record
 from surf2vec.tasks.root.run import Root, Run
-from surf2vec.tasks.root.story import Comparison, CorpusStep, EvaluateStep, ExportStep, Steps, read_story
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
 from surf2vec.trainer.system.files import read_json
 
@@ -73,12 +73,12 @@ class Case:
     @property
     def steps(self) -> Steps:
         """The records of tonight's steps."""
-        return self.run.story().steps
+        return self.run.record().steps
 
     @property
     def champion_steps(self) -> Steps:
-        """The records of the champion's steps; empty if its story is not in this root."""
-        return Run(self.root, self.champion).story().steps if self.champion else Steps()
+        """The records of the champion's steps; empty if its record is not in this root."""
+        return Run(self.root, self.champion).record().steps if self.champion else Steps()
 
 
 def open_case(run: Run, gate: GateConfig, champion: str | None, spaces: Mapping[str, str], window: Window) -> Case:
@@ -86,13 +86,13 @@ def open_case(run: Run, gate: GateConfig, champion: str | None, spaces: Mapping[
 
     A run that has served is compared with the champion in its recorded gate, so that it is never compared with itself.
     """
-    story = run.story()
-    registered, judged = story.steps.registered, story.steps.gate
+    record = run.record()
+    registered, judged = record.steps.registered, record.steps.gate
     has_served = champion == run.run_id or (registered is not None and registered.alias == "champion")
     if has_served and judged:
         champion = began_with = judged.champion
     else:
-        began_with = story.champion
+        began_with = record.champion
     days: Counter[date] = Counter()
     for file in window.files:
         if file.day:
@@ -103,9 +103,9 @@ def open_case(run: Run, gate: GateConfig, champion: str | None, spaces: Mapping[
 
 def _find_days_before(run: Run, days: Days) -> Days:
     """Return the events of each day from the newest other run whose newest day is before that of `days`; else empty."""
-    paths = [path for path in run.root.path.glob("runs/[!.]*/run.json") if path != run.story_path]
+    paths = [path for path in run.root.path.glob("runs/[!.]*/run.json") if path != run.record_path]
     for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True) if days else ():
-        judged = read_story(path).steps.gate
+        judged = read_run_record(path).steps.gate
         before = judged.days if judged else {}
         if before and date.fromisoformat(max(before)) < max(days):
             return {date.fromisoformat(day): events for day, events in before.items()}
@@ -113,7 +113,7 @@ def _find_days_before(run: Run, days: Days) -> Days:
 
 
 def judge_release(case: Case) -> dict[str, Any]:
-    """Return the story's "gate": `passes`, `verdict`, `held_by`, `champion`, `table`, `metrics` and `days`."""
+    """Return the record of step "gate": `passes`, `verdict`, `held_by`, `champion`, `table`, `metrics` and `days`."""
     tonight = _open_released(case.root, case.run.run_id)
     assert tonight is not None, "the gate comes after the export"
     rules = {rule.name: rule for rule in list_rules(case.gate)}
@@ -141,7 +141,7 @@ def judge_release(case: Case) -> dict[str, Any]:
 def foresee(case: Case) -> dict[str, Any]:
     """Return the gate as far as it is known before a training: `table`, the rules `at_risk`, and those that are `unknown` yet.
 
-    The story has the corpus, and the numbers of users and items that an export will have.
+    The record has the corpus, and the numbers of users and items that an export will have.
     """
     rules = {rule.name: rule for rule in list_rules(case.gate)}
     figures = dict.fromkeys(rules, "it is known after the training" if case.champion else NO_CHAMPION) | _arrivals(case)
@@ -225,7 +225,7 @@ def _counts(case: Case) -> Figures:
         "users": _ratio(export.num_users, before.num_users),
         "items": _ratio(export.num_items, before.num_items),
     }
-    unknown = f"the story of release {case.champion} does not have it"
+    unknown = f"the record of release {case.champion} does not have it"
     return {name: unknown if figure is None else figure for name, figure in figures.items()}
 
 
@@ -234,7 +234,7 @@ def _own_hits(case: Case) -> float | str:
     sides = [steps.evaluate or EvaluateStep() for steps in (case.steps, case.champion_steps)]
     hit, hit_before = (one.metrics.get("hit_at_10") for one in sides)
     if hit is None or not hit_before:
-        return f"the story of release {case.champion} does not have it"
+        return f"the record of release {case.champion} does not have it"
     kind, kind_before = (_kind_of(steps) for steps in (case.steps, case.champion_steps))
     if kind != kind_before:
         return f"the night is {kind}, the champion's was {kind_before}: they evaluate other users"

@@ -47,7 +47,7 @@ def ingest(
     on_event: OnEvent,
     fan_out: FanOut = HERE,
 ) -> dict[str, Any]:
-    """Merge the files of the globs into the root's events; returns the story's "ingest". The caller holds the writer lock.
+    """Merge the files of the globs into the root's events; returns the record of step "ingest". The caller holds the writer lock.
 
     1. find and recognise the files, and compare them with sources.json;
     2. stage each source that is new or changed;
@@ -266,7 +266,7 @@ def free_name(name: str, in_use: set[str]) -> str:
 
 
 def _summarise(catalog: Catalog, delivery: Delivery) -> dict[str, Any]:
-    """Return the story's "ingest": the counts of the delivered sources."""
+    """Return the record of step "ingest": the counts of the delivered sources."""
     digests = {catalog.names[name] for name in delivery.stamps} or set(catalog.entries)
     entries = [catalog.entries[digest] for digest in sorted(digests)]
     rejected = sum_counts(entry["rejected"] for entry in entries)

@@ -143,7 +143,7 @@ class RemoteLogs:
 
 
 def refuse_credentials(*urls: str) -> None:
-    """Raise InputError for a URL with credentials: they would appear in sources.json, logs and stories."""
+    """Raise InputError for a URL with credentials: they would appear in sources.json, logs and records."""
     for url in urls:
         if "@" in url.partition("://")[2].partition("/")[0]:
             raise InputError(

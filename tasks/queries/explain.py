@@ -29,10 +29,10 @@ from surf2vec.trainer.store.tokens import Corpus, open_corpus
 from surf2vec.trainer.system.files import read_json, verify_all
 
 NUM_ITEMS = 10
-Story = dict[str, Any]
+RunRecord = dict[str, Any]
 
 
-def explain_user(root: Root, publish: PublishConfig, user_id: str) -> Story:
+def explain_user(root: Root, publish: PublishConfig, user_id: str) -> RunRecord:
     """Returns `{"micro_partition", "forgotten_on", "events", "corpus", "releases", "movement"}`. user_id: as the root stores it.
 
     events: count, first, last, by day. corpus: the newest one, null if the user is not in it: window_id, row, tokens, the
@@ -67,7 +67,7 @@ def explain_user(root: Root, publish: PublishConfig, user_id: str) -> Story:
     }
 
 
-def _find_events(root: Root, catalog: Catalog, user_id: str, partition: int) -> Story:
+def _find_events(root: Root, catalog: Catalog, user_id: str, partition: int) -> RunRecord:
     """Events of the user: how many, the first and the last, and how many a day."""
     days: Counter[str] = Counter()
     times: list[datetime] = []
@@ -87,7 +87,7 @@ def _find_events(root: Root, catalog: Catalog, user_id: str, partition: int) -> 
     }
 
 
-def _find_in_corpus(root: Root, user_id: str) -> Story | None:
+def _find_in_corpus(root: Root, user_id: str) -> RunRecord | None:
     try:
         corpus = open_corpus(root.corpus(newest_corpus(root)))
     except InputError:  # the root has no corpus
@@ -117,7 +117,7 @@ def _find_urls(corpus: Corpus, items: list[int]) -> dict[int, str]:
     return dict(zip(named["item_ix"].to_pylist(), named["url"].to_pylist(), strict=True))
 
 
-def _weigh_pages(root: Root, manifest: dict[str, Any], user_id: str) -> list[Story]:
+def _weigh_pages(root: Root, manifest: dict[str, Any], user_id: str) -> list[RunRecord]:
     """Returns the last pages of a user, newest first, each with its weight in the trail of a release.
 
     No pages if the release has no trail, an earlier version exported it, or its corpus was removed.
@@ -138,7 +138,7 @@ def _weigh_pages(root: Root, manifest: dict[str, Any], user_id: str) -> list[Sto
     ]
 
 
-def _find_releases(root: Root, publish: PublishConfig, user_id: str) -> list[Story]:
+def _find_releases(root: Root, publish: PublishConfig, user_id: str) -> list[RunRecord]:
     """Returns the releases in the root that have the user, in the order of their registration, each with its "vector"."""
     registered = list_releases(root, publish)
     found = []

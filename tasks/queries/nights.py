@@ -1,4 +1,4 @@
-"""Lists the nights of a root and writes their page: the stories have the figures, the registry the current aliases."""
+"""Lists the nights of a root and writes their page: the records have the figures, the registry the current aliases."""
 
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.registry.releases import list_releases

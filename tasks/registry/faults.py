@@ -17,8 +17,8 @@ from surf2vec.tasks.export.export import EXPORT_MANIFEST
 from surf2vec.tasks.export.form import list_files
 from surf2vec.tasks.registry.version_tags import read_tags
 from surf2vec.tasks.root.identity import registry_uri
+from surf2vec.tasks.root.records import RegisterStep
 from surf2vec.tasks.root.run import Root
-from surf2vec.tasks.root.story import RegisterStep
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.system.files import digest_file, read_json, verify_file
 

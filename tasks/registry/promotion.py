@@ -20,8 +20,8 @@ from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.releases import CHALLENGER, CHAMPION, alias_of
 from surf2vec.tasks.registry.tracking import Ownership, Registered, Version
 from surf2vec.tasks.root.identity import has_registry, registry_uri
+from surf2vec.tasks.root.records import GateStep, Promotion, RunRecord, Step
 from surf2vec.tasks.root.run import Root, Run, private_files
-from surf2vec.tasks.root.story import GateStep, Promotion, Step, Story
 from surf2vec.tasks.root.wording import shown
 from surf2vec.trainer.errors import DamageError, HeldBackError, InputError
 from surf2vec.trainer.events import OnEvent, ignore_event
@@ -122,7 +122,7 @@ def promote(
         version = _get_version(registered, number or registered.aliases[CHALLENGER])
         before = registered.aliases.get(CHAMPION)
         if version.number == before:
-            _complete_story(root, version)
+            _complete_record(root, version)
             return _describe(publish, version, before, f"version {before} serves already", started)
         _check_complete(root, version)
         objection, gate = None, version.tags.get("gate")
@@ -141,7 +141,7 @@ def promote(
         _move(root, publish, version, tags, [CHAMPION])
         reason = f", though {objection}: {override}" if objection else f": {given}" if given else ""
         message = f"version {version.number} (release {version.tags['release']}) serves now{reason}"
-        _record_in_story(root, version, message, given, serves=True)
+        _amend_record(root, version, message, given, serves=True)
         on_event("log", {"message": message})
     return _describe(publish, version, before, message, started)
 
@@ -190,12 +190,12 @@ def rollback(
 
 
 def _tell_rollback(root: Root, target: Version, left: Version, at: str) -> str:
-    """Add a rollback to the stories of both versions, unless they have had it since `at`. Returns its message."""
+    """Add a rollback to the records of both versions, unless they have had it since `at`. Returns its message."""
     message = f"version {target.number} (release {target.tags['release']}) serves again, in place of {left.number}"
     for version in (target, left):
-        lines = Run(root, name_release(version)).story().promotions
+        lines = Run(root, name_release(version)).record().promotions
         if not any(line.message == message and line.at >= at for line in lines):
-            _record_in_story(root, version, message, None, serves=version == target)
+            _amend_record(root, version, message, None, serves=version == target)
     return message
 
 
@@ -268,33 +268,33 @@ def _move(
         tracking.set_alias(uri, version.name, alias, version.number)
 
 
-def _record_in_story(root: Root, version: Version, message: str, reason: str | None, serves: bool) -> None:
-    """Add a promotion or rollback to the story of the version's run, if this root has the run."""
+def _amend_record(root: Root, version: Version, message: str, reason: str | None, serves: bool) -> None:
+    """Add a promotion or rollback to the record of the version's run, if this root has the run."""
     run = Run(root, name_release(version))
-    if not run.story_path.exists():
+    if not run.record_path.exists():
         return
 
-    def change(story: Story) -> Story:
+    def change(record: RunRecord) -> RunRecord:
         steps: list[Step] = []
-        if serves and story.steps.registered:
-            steps.append(story.steps.registered.model_copy(update={"alias": CHAMPION}))
-        if reason and story.steps.gate:
-            steps.append(story.steps.gate.model_copy(update={"overridden": reason}))
-        promotions = [*story.promotions, Promotion(at=_now(), message=message)]
-        return story.replace(promotions=promotions, steps=story.steps.replace(*steps))
+        if serves and record.steps.registered:
+            steps.append(record.steps.registered.model_copy(update={"alias": CHAMPION}))
+        if reason and record.steps.gate:
+            steps.append(record.steps.gate.model_copy(update={"overridden": reason}))
+        promotions = [*record.promotions, Promotion(at=_now(), message=message)]
+        return record.replace(promotions=promotions, steps=record.steps.replace(*steps))
 
     run.amend(change)
 
 
-def _complete_story(root: Root, version: Version) -> None:
-    """Add the promotion of a version that serves to its story, if the call that promoted it was killed before it did."""
+def _complete_record(root: Root, version: Version) -> None:
+    """Add the promotion of a version that serves to its record, if the call that promoted it was killed before it did."""
     run = Run(root, name_release(version))
-    steps = run.story().steps
+    steps = run.record().steps
     reason = version.tags.get("override_reason") if version.tags.get("gate") == "overridden" else None
     is_told = not steps.registered or steps.registered.alias == CHAMPION
     if not is_told or (reason and steps.gate and shown(steps.gate.overridden or "") != reason):
         message = f"version {version.number} (release {version.tags['release']}) serves now"
-        _record_in_story(root, version, f"{message}: {reason}" if reason else message, reason, serves=True)
+        _amend_record(root, version, f"{message}: {reason}" if reason else message, reason, serves=True)
 
 
 def _describe(

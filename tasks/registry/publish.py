@@ -1,4 +1,4 @@
-"""Registers a release: an MLflow run with the story, and a model version that contains the export or a reference to it.
+"""Registers a release: an MLflow run with the record, and a model version that contains the export or a reference to it.
 
 Every reader of the registry can load a copy. If the export has `publish.copy_below` bytes or more, the version has only the
 manifest and the folder's URI: nothing is sent, and the folder must stay where it is.
@@ -26,8 +26,16 @@ from surf2vec.tasks.report.measured import list_train_metrics
 from surf2vec.tasks.report.tables import flatten
 from surf2vec.tasks.root.credentials import mask_credentials, mask_values
 from surf2vec.tasks.root.identity import ROOT_TAG, claim_registry, is_own_registry, registry_uri
+from surf2vec.tasks.root.records import (
+    CorpusStep,
+    EvaluateStep,
+    ExportStep,
+    GateStep,
+    RegisterStep,
+    RunRecord,
+    TrainStep,
+)
 from surf2vec.tasks.root.run import Root, open_scratch_folder
-from surf2vec.tasks.root.story import CorpusStep, EvaluateStep, ExportStep, GateStep, RegisterStep, Story, TrainStep
 from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.system.files import digest_file, read_json, replace_file, sync_folders, verify_all
 from surf2vec.trainer.system.units import parse_bytes
@@ -43,14 +51,14 @@ GATE = ("passes", "hit_at_10", "mrr_at_20", "cosine_median", "cosine_p1", "newes
 def publish_release(
     root: Root,
     publish: PublishConfig,
-    story: Story,
+    record: RunRecord,
     export_dir: Path,
     report_path: Path | None,
     on_event: OnEvent = ignore_event,
 ) -> dict[str, Any]:
-    """Register the export with the story of its run, and write its README. Returns the record of this step for the story.
+    """Register the export with the record of its run, and write its README. Returns the record of this step for the record.
 
-    The version becomes challenger, and champion if the story's "gate" passes. Raises DamageError if the export is incomplete,
+    The version becomes challenger, and champion if the step "gate" passed. Raises DamageError if the export is incomplete,
     ResourceError if MLflow cannot be reached or written to.
     """
     manifest = read_json(export_dir / EXPORT_MANIFEST)
@@ -59,10 +67,10 @@ def publish_release(
     root_id, uri = claim_registry(root, publish), registry_uri(root, publish)
     digest = digest_file(export_dir / EXPORT_MANIFEST)
     tags = {"release": manifest["release"], "space_id": manifest["space_id"], ROOT_TAG: root_id}
-    tags |= {mlflow_runs.NAME_TAG: name_night(story)}
+    tags |= {mlflow_runs.NAME_TAG: name_night(record)}
     artifacts = root.artifacts if is_own_registry(root, publish) else None
-    place, params = (uri, artifacts, publish.experiment), flatten(story.config)
-    mlflow_run = mlflow_runs.open_run(*place, story.run_id, tags, params, _started_ms(story))
+    place, params = (uri, artifacts, publish.experiment), flatten(record.config)
+    mlflow_run = mlflow_runs.open_run(*place, record.run_id, tags, params, _started_ms(record))
 
     def is_ours(one: Version) -> bool:
         """Return whether a version is this release, registered by this root, and not a copy of another version."""
@@ -73,27 +81,27 @@ def publish_release(
     if version is None or (
         uri.startswith("sqlite:///") and any(find_faults(tracking.find_folder(uri, version), version.tags))
     ):
-        version = _copy_release(root, publish, story, export_dir, mlflow_run, version, on_event)
-    alias = settle_aliases(root, publish, version.number, story.steps.gate)
+        version = _copy_release(root, publish, record, export_dir, mlflow_run, version, on_event)
+    alias = settle_aliases(root, publish, version.number, record.steps.gate)
     registered = RegisterStep(
         model_name=publish.model_name, model_version=version.number, alias=alias, mlflow_run_id=mlflow_run,
         storage=version.tags.get("storage", "copy"), tracking_uri=mask_credentials(uri),
         mlflow_page=mlflow_runs.find_page(uri, mlflow_run),
     )  # fmt: skip
-    ended = story.replace(steps=story.steps.replace(registered))
+    ended = record.replace(steps=record.steps.replace(registered))
     mlflow_runs.describe_run(uri, mlflow_run, "\n".join(f"* {line}" for line in list_night(ended)))
     card = version_card(ended, manifest, _count_bytes(manifest), version.tags.get("export_uri"))
     with replace_file(export_dir / README) as temporary:
-        temporary.write_text(f"# {name_night(story)}\n\n{card}\n", encoding="utf-8")
-    mlflow_runs.log_metrics(uri, mlflow_run, list_metrics(story))
+        temporary.write_text(f"# {name_night(record)}\n\n{card}\n", encoding="utf-8")
+    mlflow_runs.log_metrics(uri, mlflow_run, list_metrics(record))
     files = [export_dir / EXPORT_MANIFEST] + ([report_path] if report_path and report_path.exists() else [])
-    mlflow_runs.log_files(uri, mlflow_run, files, {"run.json": mask_values(story.to_json())})
+    mlflow_runs.log_files(uri, mlflow_run, files, {"run.json": mask_values(record.to_json())})
     mlflow_runs.end_run(uri, mlflow_run)
     return registered.model_dump(exclude_unset=True)
 
 
 def _copy_release(
-    root: Root, publish: PublishConfig, story: Story, export_dir: Path, mlflow_run: str, version: Version | None,
+    root: Root, publish: PublishConfig, record: RunRecord, export_dir: Path, mlflow_run: str, version: Version | None,
     on_event: OnEvent,
 ) -> Version:  # fmt: skip
     """Send the release to MLflow and register a version. If `version` is given, repair its copy instead."""
@@ -109,7 +117,7 @@ def _copy_release(
         config = {"export_uri": export_dir.resolve().as_uri()}
         tags |= {"storage": "reference", "export_path": "artifacts"} | config
         content = Content({"manifest": export_dir / EXPORT_MANIFEST}, config, tags)
-    state = open_state(root, export_dir, story, content, is_copy) if publish.with_state else nullcontext((content, 0))
+    state = open_state(root, export_dir, record, content, is_copy) if publish.with_state else nullcontext((content, 0))
     with state as (content, state_bytes), open_scratch_folder(root, "mlflow") as scratch:
         by_reference = "" if is_copy else f" by reference: they must stay in {export_dir.resolve()}"
         state_size = f" and {state_bytes / 1e6:,.1f} MB of state" if state_bytes else ""
@@ -122,8 +130,8 @@ def _copy_release(
             tracking.set_tags(uri, version, dict.fromkeys((TAG_SHA256, TAG_PATH)) | content.tags)
             return version
         model_id = tracking.log_model(uri, mlflow_run, content, scratch)
-    cards = model_card(publish.model_name), version_card(story, manifest, size_bytes, content.config.get("export_uri"))
-    tags = _describe_version(story, manifest) | content.tags
+    cards = model_card(publish.model_name), version_card(record, manifest, size_bytes, content.config.get("export_uri"))
+    tags = _describe_version(record, manifest) | content.tags
     return tracking.register(uri, publish.model_name, model_id, mlflow_run, cards, tags)
 
 
@@ -132,9 +140,9 @@ def attach_report(root: Root, publish: PublishConfig, registered: RegisterStep, 
     mlflow_runs.log_files(registry_uri(root, publish), registered.mlflow_run_id, [report_path], {})
 
 
-def _describe_version(story: Story, manifest: dict[str, Any]) -> dict[str, str]:
+def _describe_version(record: RunRecord, manifest: dict[str, Any]) -> dict[str, str]:
     """Return the tags by which releases are found and compared; everything else is on the version's card."""
-    metrics, until = (story.steps.evaluate or EvaluateStep()).metrics, (story.steps.corpus or CorpusStep()).until
+    metrics, until = (record.steps.evaluate or EvaluateStep()).metrics, (record.steps.corpus or CorpusStep()).until
     tags = {name: manifest[name] for name in ("release", "space_id")} | ({"window_until": until} if until else {})
     return tags | {name: f"{metrics[name]:.4f}" for name in ("hit_at_10", "popularity_hit_at_10") if name in metrics}
 
@@ -143,21 +151,21 @@ def _count_bytes(manifest: dict[str, Any]) -> int:
     return sum(about["bytes"] for about in list_files(manifest).values())
 
 
-def _started_ms(story: Story) -> int:
-    return int(datetime.fromisoformat(story.created_at).timestamp() * 1000)
+def _started_ms(record: RunRecord) -> int:
+    return int(datetime.fromisoformat(record.created_at).timestamp() * 1000)
 
 
-def list_metrics(story: Story) -> list[Metric]:
+def list_metrics(record: RunRecord) -> list[Metric]:
     """Return the metrics of a run, at most 30, grouped by the part before the slash, and the curves of its training.
 
-    A curve's step is thousandths of an epoch. Timestamps come from the run, so logging the same story again adds no values.
+    A curve's step is thousandths of an epoch. Timestamps come from the run, so logging the same record again adds no values.
     The report and run.json have all other figures, a version's card all rules of the gate.
     """
-    steps = story.steps
+    steps = record.steps
     corpus, train = steps.corpus or CorpusStep(), steps.train or TrainStep()
     export, gate = steps.export or ExportStep(), steps.gate or GateStep()
     measured = list_train_metrics(train)
-    started_ms = _started_ms(story)
+    started_ms = _started_ms(record)
     evaluated = steps.evaluate.metrics if steps.evaluate else {}
     values: dict[str, float | None] = {f"quality/{name}": evaluated.get(name) for name in QUALITY}
     values |= {f"quality/{name}": value for name, value in export.metrics.items()}

@@ -1,6 +1,6 @@
 """Writes the state of a release: what a release has beyond its export, so that a lost root can be restored and trained on.
 
-    state/manifest.json     the other files with bytes and sha256; the manifests of the generation and of the corpus; the story
+    state/manifest.json     the other files with bytes and sha256; the manifests of the generation and of the corpus; the record
     state/store/            the files of the generation, unchanged: vectors of users and items with optimizer state
     state/corpus/           vocabulary, users of each micro-partition in row order, and how often training saw each item
 
@@ -26,8 +26,8 @@ from surf2vec.tasks.registry.faults import TAG_PATH, TAG_SHA256
 from surf2vec.tasks.registry.tracking import Content
 from surf2vec.tasks.root.credentials import mask_values
 from surf2vec.tasks.root.identity import read_root_id
+from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.run import Root, open_scratch_folder
-from surf2vec.tasks.root.story import Story
 from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.images import verify_image
 from surf2vec.trainer.store.manifests import STORE_MANIFEST, explain_damage, is_of_earlier_version, read_manifest
@@ -41,7 +41,7 @@ FORMAT_VERSION = 1
 
 @contextmanager
 def open_state(
-    root: Root, export_dir: Path, story: Story, content: Content, is_copy: bool
+    root: Root, export_dir: Path, record: RunRecord, content: Content, is_copy: bool
 ) -> Iterator[tuple[Content, int]]:
     """Yield the content of a model with the state of its release, if there is one, and the bytes of the state's copy.
 
@@ -50,7 +50,7 @@ def open_state(
     with open_scratch_folder(root, f"publish.{os.getpid()}") if is_copy else nullcontext(export_dir) as place:
         folder = place / FOLDER
         shutil.rmtree(folder, ignore_errors=True)
-        digest = _gather_state(root, read_json(export_dir / EXPORT_MANIFEST), story, folder)
+        digest = _gather_state(root, read_json(export_dir / EXPORT_MANIFEST), record, folder)
         if digest is None:
             yield content, 0
         elif is_copy:
@@ -73,7 +73,7 @@ def find_generation(root: Root, export: dict[str, Any]) -> Generation | None:
     return None
 
 
-def _gather_state(root: Root, export: dict[str, Any], story: Story, folder: Path) -> str | None:
+def _gather_state(root: Root, export: dict[str, Any], record: RunRecord, folder: Path) -> str | None:
     """Write the state of a release into `folder`, which is empty. Returns the sha256 of its manifest.
 
     Returns None and writes nothing if the root does not have the release's generation or corpus. Raises DamageError if a file
@@ -103,7 +103,7 @@ def _gather_state(root: Root, export: dict[str, Any], story: Story, folder: Path
         "generation": generation.manifest,
         "corpus": {name: value for name, value in corpus.manifest.items() if name != "files"},
         "sources": {"rules": catalog.rules, "user_key_fingerprint": catalog.user_key_fingerprint},
-        "story": mask_values(story.to_json()),
+        "record": mask_values(record.to_json()),
         "root_id": read_root_id(root),
     }
     write_json(folder / STATE_MANIFEST, manifest)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.root.identity import has_registry, registry_uri
+from surf2vec.tasks.root.records import RegisterStep
 from surf2vec.tasks.root.run import Root
-from surf2vec.tasks.root.story import RegisterStep
 from surf2vec.trainer.errors import InputError, UnavailableError
 
 CHALLENGER, CHAMPION = "challenger", "champion"
@@ -56,7 +56,7 @@ def list_releases(root: Root, publish: PublishConfig) -> Releases:
 
 
 def find_alias(root: Root, publish: PublishConfig, registered: RegisterStep) -> str | None:
-    """Return the current alias of a version, or the one in the story if MLflow cannot be reached."""
+    """Return the current alias of a version, or the one in the record if MLflow cannot be reached."""
     try:
         return alias_of(list_releases(root, publish).aliases, registered.model_version)
     except UnavailableError:

@@ -31,7 +31,7 @@ from mlflow.utils.file_utils import local_file_uri_to_path
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.registry.version_tags import read_tags, store_tags
 from surf2vec.tasks.root.identity import ROOT_TAG, is_own_registry, read_root_id, registry_uri
-from surf2vec.tasks.root.run import Root, read_stories, use_temporary_folder
+from surf2vec.tasks.root.run import Root, read_run_records, use_temporary_folder
 from surf2vec.trainer.system.files import sync_folder, sync_tree
 
 MODEL_CODE = Path(__file__).parent / "user_vectors_model.py"
@@ -145,11 +145,11 @@ class Ownership:
 
     @cached_property
     def _untagged_runs(self) -> set[str]:
-        """The MLflow runs of this root that have no root tag: the one in the story, or else any in the root's experiment."""
+        """The MLflow runs of this root that have no root tag: the one in the record, or else any in the root's experiment."""
         recorded_runs: dict[str, str | None] = {}
-        for story in read_stories(self.root):
-            registered = story.steps.registered or story.gone_steps.registered
-            recorded_runs[story.run_id] = (registered and registered.mlflow_run_id) or None
+        for record in read_run_records(self.root):
+            registered = record.steps.registered or record.gone_steps.registered
+            recorded_runs[record.run_id] = (registered and registered.mlflow_run_id) or None
         ours = set()
         with connect(self.uri) as client:
             names = {one.experiment_id: one.name for one in gather(client.search_experiments)}

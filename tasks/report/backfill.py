@@ -68,7 +68,7 @@ def list_days(root: Root, since: date | None, until: date | None) -> dict[date, 
 def record_night(root: Root, day: date, num_events: int, window_id: str, result: dict[str, Any]) -> dict[str, Any]:
     """Returns the record of a night: the part of the output of `surf2vec run --json` that is compared between nights."""
     names = ("run_id", "release", "model_version", "alias", "users", "items", "metrics", "seconds", "gate")
-    steps = Run(root, result["run_id"]).story().steps
+    steps = Run(root, result["run_id"]).record().steps
     counts = {"num_changed", "num_new_users"}
     changed = steps.corpus.model_dump(include=counts, exclude_none=True) if steps.corpus else {}
     night = {name: result[name] for name in names if name in result}

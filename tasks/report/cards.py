@@ -3,22 +3,22 @@
 from typing import Any
 
 from surf2vec.tasks.report.tables import describe_gate
-from surf2vec.tasks.root.story import CorpusStep, EvaluateStep, ExportStep, GateStep, Story
+from surf2vec.tasks.root.records import CorpusStep, EvaluateStep, ExportStep, GateStep, RunRecord
 from surf2vec.tasks.root.wording import amount, as_markdown, brief, count, duration, score
 
 NUM_ID_CHARACTERS = 6
 
 
-def name_night(story: Story) -> str:
+def name_night(record: RunRecord) -> str:
     """Returns the name of a run for a person: the last day of its window, its kind, and the beginning of its id."""
-    corpus = story.steps.corpus or CorpusStep()
-    kind = "incremental" if story.base else "full"
-    return f"{corpus.until or story.created_at[:10]} · {kind} · {story.run_id[:NUM_ID_CHARACTERS]}"
+    corpus = record.steps.corpus or CorpusStep()
+    kind = "incremental" if record.base else "full"
+    return f"{corpus.until or record.created_at[:10]} · {kind} · {record.run_id[:NUM_ID_CHARACTERS]}"
 
 
-def list_night(story: Story) -> list[str]:
+def list_night(record: RunRecord) -> list[str]:
     """Returns what came of a run, a Markdown line each: users, quality, gate, release."""
-    steps, lines = story.steps, []
+    steps, lines = record.steps, []
     corpus = steps.corpus or CorpusStep()
     metrics = (steps.evaluate or EvaluateStep()).metrics
     export = steps.export or ExportStep()
@@ -36,9 +36,9 @@ def list_night(story: Story) -> list[str]:
     return lines
 
 
-def describe_time(story: Story) -> str:
+def describe_time(record: RunRecord) -> str:
     """Returns the line that says how long a run took."""
-    seconds = {name: step.seconds or 0 for name, step in story.steps.ended().items()}
+    seconds = {name: step.seconds or 0 for name, step in record.steps.ended().items()}
     return f"**Time** {duration(sum(seconds.values()))}, training {duration(seconds.get('train'))}"
 
 
@@ -82,23 +82,25 @@ no vector.
     return "\n\n".join(part if part.startswith("```") else part.replace("\n", " ") for part in parts)
 
 
-def version_card(story: Story, manifest: dict[str, Any], size_bytes: int, export_uri: str | None = None) -> str:
+def version_card(record: RunRecord, manifest: dict[str, Any], size_bytes: int, export_uri: str | None = None) -> str:
     """Returns the card of a version: its figures, window, gate, origin and privacy. export_uri: where its vectors are, if not in
     the registry.
     """
-    corpus, gate = story.steps.corpus or CorpusStep(), story.steps.gate or GateStep()
+    corpus, gate = record.steps.corpus or CorpusStep(), record.steps.gate or GateStep()
     place = f"not in the registry but in {as_markdown(export_uri)}" if export_uri else "in the registry"
-    begun = f"after release {story.base.release}" if story.base else f"trained anew: {story.full_because or 'as asked'}"
+    begun = (
+        f"after release {record.base.release}" if record.base else f"trained anew: {record.full_because or 'as asked'}"
+    )
     lines = [
         f"Release {manifest['release']}: a vector of {manifest['vector_size']} numbers for each of "
         f"{manifest['num_users']:,} users and for {manifest['num_items']:,} items, {amount(size_bytes)}. They are {place}.",
         "",
-        *(f"* {line}" for line in list_night(story)[1:]),
+        *(f"* {line}" for line in list_night(record)[1:]),
         f"* **Window** {corpus.since or 'undated'} to {corpus.until or 'undated'}, {brief(corpus.num_tokens or 0)} tokens",
-        f"* **Origin** run {story.run_id}, corpus {manifest['created_from']['window_id']}, generation {manifest['generation']}, "
+        f"* **Origin** run {record.run_id}, corpus {manifest['created_from']['window_id']}, generation {manifest['generation']}, "
         f"{begun}",
         f"* **Space** {manifest['space_id']}: compare with releases of the same one only",
-        f"* **Privacy** {_describe_privacy(story)}",
+        f"* **Privacy** {_describe_privacy(record)}",
     ]
     if gate.table:
         lines += ["", "| rule | tonight | limit | verdict |", "|---|---|---|---|"]
@@ -114,12 +116,12 @@ def _show_rule(row: dict[str, str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _describe_privacy(story: Story) -> str:
-    users, pseudonyms = story.setting("ingest", "min_item_users"), story.setting("ingest", "user_key_env")
+def _describe_privacy(record: RunRecord) -> str:
+    users, pseudonyms = record.setting("ingest", "min_item_users"), record.setting("ingest", "user_key_env")
     texts = (
         f"pages of fewer than {users} people are left out" if users else "",
-        "e-mail addresses and session ids are masked" if story.setting("ingest", "mask_secrets") else "",
+        "e-mail addresses and session ids are masked" if record.setting("ingest", "mask_secrets") else "",
         "user ids are pseudonyms" if pseudonyms else "user ids are those of the logs",
-        f"without the users forgotten since release {story.forgotten_from}" if story.forgotten_from else "",
+        f"without the users forgotten since release {record.forgotten_from}" if record.forgotten_from else "",
     )
     return "; ".join(filter(None, texts))

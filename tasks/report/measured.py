@@ -1,12 +1,12 @@
 """Compares the planned and the measured figures of a training, for the report, MLflow and Prefect.
 
-Both cover the complete training, including the waiting for commits. A value that is missing in the story of an earlier
+Both cover the complete training, including the waiting for commits. A value that is missing in the record of an earlier
 version is a dash or is left out. With several workers, both are those of the first worker; `list_loads` lists all workers.
 """
 
 from typing import Any
 
-from surf2vec.tasks.root.story import TrainStep
+from surf2vec.tasks.root.records import TrainStep
 from surf2vec.tasks.root.wording import UNKNOWN, amount, count, duration, several, share
 
 
@@ -121,6 +121,6 @@ def describe_sharing(train: TrainStep) -> str:
 
 
 def select_first_worker(train: TrainStep) -> TrainStep:
-    """Returns the training with the figures of its first worker, as the story's plan is that worker's."""
+    """Returns the training with the figures of its first worker, as the record's plan is that worker's."""
     names = ("bytes_read", "bytes_written", "peak_bytes")
     return train.model_copy(update={name: train.workers[0][name] for name in names}) if train.workers else train

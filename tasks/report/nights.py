@@ -11,8 +11,8 @@ from typing import Any
 
 from surf2vec.tasks.report import plots
 from surf2vec.tasks.report.report import PAGES
-from surf2vec.tasks.root.run import Root, read_stories
-from surf2vec.tasks.root.story import Story
+from surf2vec.tasks.root.records import RunRecord
+from surf2vec.tasks.root.run import Root, read_run_records
 from surf2vec.tasks.root.wording import brief, phrase, score
 from surf2vec.trainer.system.files import replace_file
 
@@ -26,20 +26,20 @@ def list_nights(root: Root, aliases: Mapping[int, str]) -> list[Night]:
     metrics, seconds, model_version, alias and the gate's verdict and rules; or day, run_id and `skipped`, the reason why it made
     no release.
     """
-    stories = sorted(read_stories(root), key=lambda story: story.created_at)
-    return sorted((describe_night(story, aliases) for story in stories), key=lambda night: night["day"])
+    records = sorted(read_run_records(root), key=lambda record: record.created_at)
+    return sorted((describe_night(record, aliases) for record in records), key=lambda night: night["day"])
 
 
-def describe_night(story: Story, aliases: Mapping[int, str]) -> Night:
-    """Returns the night of one story, as `list_nights` describes it."""
-    steps, began = story.steps, story.created_at[:10]
+def describe_night(record: RunRecord, aliases: Mapping[int, str]) -> Night:
+    """Returns the night of one record, as `list_nights` describes it."""
+    steps, began = record.steps, record.created_at[:10]
     day = (steps.corpus.until if steps.corpus else None) or began
-    night: Night = {"day": day, "run_id": story.run_id}
+    night: Night = {"day": day, "run_id": record.run_id}
     if steps.unchanged:
         return night | {"skipped": f"nothing to do: no user's pages changed since release {steps.unchanged.release}"}
     if not (steps.export and steps.gate and steps.registered):
         ended = ", ".join(steps.ended()) or "nothing"
-        return night | {"skipped": f"run {story.run_id} did not end; done: {ended}"}
+        return night | {"skipped": f"run {record.run_id} did not end; done: {ended}"}
     gate, export, evaluated = steps.gate, steps.export, steps.evaluate
     return night | {
         "release": export.release,

@@ -24,7 +24,7 @@ from surf2vec.tasks.export.served_export import decode_vectors
 from surf2vec.tasks.export.vector_files import VECTOR_COLUMNS, directions_of
 from surf2vec.tasks.report.page_names import OTHER, sections, short_names, shorten, shown_url
 from surf2vec.tasks.report.plots import Label, LineChart, draw_lines, place_labels
-from surf2vec.tasks.root.story import Story
+from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.wording import brief, count, duration
 from surf2vec.trainer.system.files import read_json
 
@@ -54,11 +54,11 @@ class MapDot(NamedTuple):
     title: str
 
 
-def draw_training(story: Story) -> dict[str, LineChart | None]:
+def draw_training(record: RunRecord) -> dict[str, LineChart | None]:
     """Returns `{"loss", "trail", "rate", "lags"}`: losses over epochs of the interest, or of the only part, and of the trail;
     tokens per second over time; the weight of each lag of the trail. None for a chart without values.
     """
-    train, corpus = story.steps.train, story.steps.corpus
+    train, corpus = record.steps.train, record.steps.corpus
     points = [point for point in (train.curve if train else []) if point.get("epoch") is not None]
     timed = [point for point in points if point.get("seconds") is not None]
     longest = max((point["seconds"] for point in timed), default=0)

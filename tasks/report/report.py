@@ -1,7 +1,7 @@
-"""The report of a run: one self-contained HTML file, drawn from the run story and the export's item vectors.
+"""The report of a run: one self-contained HTML file, drawn from the run record and the export's item vectors.
 
 It loads nothing and runs no script: style and drawings are in the file, and its content security policy forbids the rest.
-The same story and vectors give the same bytes. No user id is read. The layout of the map takes a few seconds.
+The same record and vectors give the same bytes. No user id is read. The layout of the map takes a few seconds.
 """
 
 from pathlib import Path
@@ -22,7 +22,15 @@ from surf2vec.tasks.report.tables import (
     list_steps,
 )
 from surf2vec.tasks.root.credentials import mask_credentials
-from surf2vec.tasks.root.story import CorpusStep, EvaluateStep, ExportStep, IngestStep, RegisterStep, Story, TrainStep
+from surf2vec.tasks.root.records import (
+    CorpusStep,
+    EvaluateStep,
+    ExportStep,
+    IngestStep,
+    RegisterStep,
+    RunRecord,
+    TrainStep,
+)
 from surf2vec.tasks.root.wording import amount, brief, compact, count, duration, phrase, score, share, shown, times
 from surf2vec.trainer.system.files import replace_file
 
@@ -38,23 +46,23 @@ FILTERS = (amount, brief, compact, count, duration, mask_credentials, phrase, sc
 PAGES.filters |= {function.__name__: function for function in FILTERS}
 
 
-def write_report(story: Story, export_dir: Path | None, report_path: Path) -> None:
+def write_report(record: RunRecord, export_dir: Path | None, report_path: Path) -> None:
     """Write the report of a run to `report_path`.
 
     Steps that did not end may be missing. Without `export_dir`, or if it has no item vectors, the map and the neighbours are
     left out.
     """
-    html = render_report(story, export_dir)
+    html = render_report(record, export_dir)
     with replace_file(report_path) as temporary:
         temporary.write_text(html, encoding="utf-8")
 
 
-def render_report(story: Story, export_dir: Path | None) -> str:
+def render_report(record: RunRecord, export_dir: Path | None) -> str:
     """Returns the report as HTML."""
     item_map, neighbours = draw_items(export_dir)
-    steps, train = story.steps, story.steps.train or TrainStep()
+    steps, train = record.steps, record.steps.train or TrainStep()
     return PAGES.get_template("report.html.j2").render(
-        story=story,
+        record=record,
         ingest=steps.ingest or IngestStep(),
         corpus=steps.corpus or CorpusStep(),
         train=train,
@@ -62,22 +70,22 @@ def render_report(story: Story, export_dir: Path | None) -> str:
         export=steps.export or ExportStep(),
         gate=steps.gate,
         registered=steps.registered or RegisterStep(),
-        status=describe_status(story),
-        verdict=describe_verdict(story),
+        status=describe_status(record),
+        verdict=describe_verdict(record),
         window=describe_window(steps.corpus),
         gate_summary=describe_gate(steps.gate),
-        funnel=list_funnel(story),
-        notes=list_notes(story),
-        training=draw_training(story),
+        funnel=list_funnel(record),
+        notes=list_notes(record),
+        training=draw_training(record),
         measured=list_measured(train),
-        caveats=list_caveats(train, story.setting("train", "epochs")),
+        caveats=list_caveats(train, record.setting("train", "epochs")),
         loads=list_loads(train),
         sharing=describe_sharing(train),
         item_map=item_map,
         neighbours=neighbours,
-        steps=list_steps(story),
+        steps=list_steps(record),
         plan=list_settings({key: value for key, value in train.plan.items() if key != "reasons"}),
-        config=list_settings(story.config),
+        config=list_settings(record.config),
         chart=plots,
         map_size=(MAP_WIDTH, MAP_HEIGHT),
     )

@@ -1,7 +1,7 @@
-"""The tables of the report, made from the run story: status, verdict, steps, settings, and what was left out between log and
+"""The tables of the report, made from the run record: status, verdict, steps, settings, and what was left out between log and
 tokens.
 
-A step missing from the story, or a value missing from a step, leaves a gap or a dash, never an error: a failed run needs
+A step missing from the record, or a value missing from a step, leaves a gap or a dash, never an error: a failed run needs
 its report most.
 """
 
@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from surf2vec.tasks.root.credentials import mask_credentials
-from surf2vec.tasks.root.story import (
+from surf2vec.tasks.root.records import (
     ChooseStep,
     CorpusStep,
     EvaluateStep,
@@ -20,8 +20,8 @@ from surf2vec.tasks.root.story import (
     IngestStep,
     RefitStep,
     RegisterStep,
+    RunRecord,
     Step,
-    Story,
     TrainStep,
     TrialStep,
 )
@@ -30,17 +30,17 @@ from surf2vec.tasks.root.wording import UNKNOWN, amount, brief, count, duration,
 STEPS = ("ingest", "corpus", "trial", "train", "choose", "evaluate", "refit", "export", "gate", "register")
 
 
-def describe_status(story: Story) -> dict[str, str]:
+def describe_status(record: RunRecord) -> dict[str, str]:
     """Returns `{"tone", "text"}`: whether the run finished, and if not, which step did not end."""
     # Earlier runs lack the steps trial and choose.
-    missing = [name for name in STEPS if name not in story.steps.ended() and name not in ("trial", "choose")]
+    missing = [name for name in STEPS if name not in record.steps.ended() and name not in ("trial", "choose")]
     if missing in (["register"], ["gate", "register"]):
         return {"tone": "warn", "text": "Exported, not registered"}
     if missing:
         return {"tone": "bad", "text": f"Not finished: {missing[0]} did not end"}
-    step = story.require(RegisterStep)
+    step = record.require(RegisterStep)
     registered = f"registered{f' as {step.alias}' if step.alias else ''}, version {step.model_version or UNKNOWN}"
-    if story.require(GateStep).is_held:
+    if record.require(GateStep).is_held:
         return {"tone": "bad", "text": f"Held back by the gate; {registered}"}
     return {"tone": "good", "text": f"R{registered[1:]}"}
 
@@ -60,9 +60,9 @@ def describe_gate(gate: GateStep | None) -> str:
     return f"Passed {len(table) - idle} rules; {idle} had nothing to go by." if table else ""
 
 
-def describe_verdict(story: Story) -> dict[str, str]:
+def describe_verdict(record: RunRecord) -> dict[str, str]:
     """Returns `{"tone", "figure", "text"}`: the quality as a figure and as a sentence."""
-    evaluated = story.steps.evaluate
+    evaluated = record.steps.evaluate
     metrics = evaluated.metrics if evaluated else {}
     hit, popular = metrics.get("hit_at_10"), metrics.get("popularity_hit_at_10")
     if evaluated is None:
@@ -95,9 +95,9 @@ def describe_window(corpus: CorpusStep | None) -> tuple[str, str]:
     return f"{num_days:,} day{'s' if num_days > 1 else ''}", since if since == until else f"{since} to {until}"
 
 
-def list_steps(story: Story) -> dict[str, dict[str, Any]]:
+def list_steps(record: RunRecord) -> dict[str, dict[str, Any]]:
     """Returns for each step, by name: `made` (None if it did not end), `size` in bytes, `seconds`, `share` of all seconds."""
-    ended = story.steps.ended()
+    ended = record.steps.ended()
     total = sum(step.seconds or 0 for name, step in ended.items() if name in STEPS) or 1
     rows: dict[str, dict[str, Any]] = {}
     for name in STEPS:
@@ -227,14 +227,14 @@ def show_value(key: str, value: Any) -> str:
     return mask_credentials(str(value))
 
 
-def list_losses(story: Story) -> list[dict[str, Any]]:
+def list_losses(record: RunRecord) -> list[dict[str, Any]]:
     """Returns the stages that left something out, in order: `what` was counted, `before`, `after`, and `because`."""
-    ingest, corpus = story.steps.ingest or IngestStep(), story.steps.corpus or CorpusStep()
+    ingest, corpus = record.steps.ingest or IngestStep(), record.steps.corpus or CorpusStep()
     stages = {"lines": ingest.lines, "events": ingest.events} | dict(corpus.funnel)
     reasons = ", ".join(f"{n:,} {why}" for why, n in sorted_reasons(ingest.left_out | ingest.rejected))
 
     def setting(name: str) -> str:
-        value = story.setting("ingest", name)
+        value = record.setting("ingest", name)
         return f"ingest.{name}" if value is None else f"{value:,} (ingest.{name})"
 
     item_limits = f"fewer events than {setting('min_item_events')}, or fewer users than {setting('min_item_users')}"
@@ -258,15 +258,15 @@ def list_losses(story: Story) -> list[dict[str, Any]]:
     ]
 
 
-def list_funnel(story: Story) -> list[list[dict[str, Any]]]:
+def list_funnel(record: RunRecord) -> list[list[dict[str, Any]]]:
     """Returns three groups of stages, each with its own scale: from lines to tokens, items, and users.
 
     A stage has `name`, `n`, `share` of the group's largest, `gone` (how many the stage left out), and `lost`, these by reason
     if known.
     """
-    ingest, corpus = story.steps.ingest or IngestStep(), story.steps.corpus or CorpusStep()
+    ingest, corpus = record.steps.ingest or IngestStep(), record.steps.corpus or CorpusStep()
     groups: dict[str, list[tuple[str, int]]] = {"lines": [], "items": [], "users": []}
-    if story.steps.ingest:
+    if record.steps.ingest:
         groups["lines"] = [("lines", ingest.lines or 0), ("events", ingest.events or 0)]
     for name, n in corpus.funnel:
         unit = phrase(name).split(" ")[0]
@@ -292,14 +292,14 @@ def sorted_reasons(reasons: dict[str, int]) -> list[tuple[str, int]]:
     return sorted(((why, n) for why, n in reasons.items() if n), key=lambda pair: (-pair[1], pair[0]))
 
 
-def list_notes(story: Story) -> list[str]:
+def list_notes(record: RunRecord) -> list[str]:
     """Returns hints about the log as sentences: pages that differ only in their query, and events with an order but no times."""
     notes = [
         f"{hint['page']} has about {hint['num_queries']:,} different queries (keys: {', '.join(hint['keys'])}), and all "
         f"count as one page. Name the keys that tell pages apart in ingest.keep_query."
-        for hint in (story.steps.ingest or IngestStep()).many_queries
+        for hint in (record.steps.ingest or IngestStep()).many_queries
     ]
-    if story.steps.corpus and story.steps.corpus.has_order is False:
+    if record.steps.corpus and record.steps.corpus.has_order is False:
         notes.append(
             "The order of a user's events says nothing of what comes next: their times are all the same, or might as well be "
             "others. So vectors have no trail, and recency is off."

@@ -1,1 +1,1 @@
-"""The project's folder: its lock, the story of a run, where it publishes, how much memory there is."""
+"""The project's folder: its lock, the record of a run, where it publishes, how much memory there is."""

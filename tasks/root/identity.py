@@ -6,7 +6,7 @@ Both are in `root.json`, which is written when the root first registers somethin
     tracking_uri  the registry, without credentials; null: the root's own database, which moves with the root
 
 A root publishes to one registry. To move it, change `tracking_uri` in the file; `surf2vec restore` writes the registry it read.
-A root without the file (made by an earlier version, or never published) is identified by the stories of its runs.
+A root without the file (made by an earlier version, or never published) is identified by the records of its runs.
 """
 
 import fcntl
@@ -18,8 +18,8 @@ from uuid import uuid4
 
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.root.credentials import mask_credentials, strip_credentials
-from surf2vec.tasks.root.run import Root, read_stories
-from surf2vec.tasks.root.story import Story
+from surf2vec.tasks.root.records import RunRecord
+from surf2vec.tasks.root.run import Root, read_run_records
 from surf2vec.trainer.errors import ConfigError, DamageError
 from surf2vec.trainer.system.files import read_json, write_json
 
@@ -88,12 +88,12 @@ def is_same_registry(first: str, second: str) -> bool:
     return _normalise(first) == _normalise(second)
 
 
-def find_story_uri(root: Root, story: Story) -> str | None:
+def find_record_uri(root: Root, record: RunRecord) -> str | None:
     """Return the URI where a run registered its release, or None. The root's own database may have moved with the root."""
-    registered = story.steps.registered or story.gone_steps.registered
+    registered = record.steps.registered or record.gone_steps.registered
     if not registered or not registered.tracking_uri:
         return None
-    is_own = story.setting("publish", "tracking_uri") is None and registered.tracking_uri.startswith(_SQLITE)
+    is_own = record.setting("publish", "tracking_uri") is None and registered.tracking_uri.startswith(_SQLITE)
     return root.tracking_uri if is_own else registered.tracking_uri
 
 
@@ -104,9 +104,9 @@ def list_earlier(root: Root, publish: PublishConfig) -> list[str]:
 
 
 def _list_registered_uris(root: Root) -> list[str]:
-    """Return the URIs where the root's runs registered, by their stories, newest first, without credentials."""
-    stories = sorted(read_stories(root), key=lambda story: story.created_at, reverse=True)
-    return [strip_credentials(uri) for story in stories if (uri := find_story_uri(root, story))]
+    """Return the URIs where the root's runs registered, by their records, newest first, without credentials."""
+    records = sorted(read_run_records(root), key=lambda record: record.created_at, reverse=True)
+    return [strip_credentials(uri) for record in records if (uri := find_record_uri(root, record))]
 
 
 def _read_identity(root: Root) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from surf2vec.tasks.root.memory import give_back_memory
-from surf2vec.tasks.root.story import IngestStep, S, Step, Steps, Story, read_story
+from surf2vec.tasks.root.records import IngestStep, RunRecord, S, Step, Steps, read_run_record
 from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.store.generation import Generation, has_generation, is_outdated, open_generation
 from surf2vec.trainer.store.upkeep import has_waiting, settle_manifest
@@ -206,7 +206,7 @@ def settle_store(root: Root) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """One run and its folder `runs/<run-id>/`; its `run.json` is the story (tasks/root/story.py)."""
+    """One run and its folder `runs/<run-id>/`; its `run.json` is the record (tasks/root/records.py)."""
 
     root: Root
     run_id: str
@@ -216,46 +216,50 @@ class Run:
         return self.root.run(self.run_id)
 
     @property
-    def story_path(self) -> Path:
+    def record_path(self) -> Path:
         return self.folder / "run.json"
 
-    def story(self) -> Story:
+    def record(self) -> RunRecord:
         """Return what is recorded so far. Raises DamageError when it cannot be read."""
-        return read_story(self.story_path) if self.story_path.exists() else Story(run_id=self.run_id, steps=Steps())
+        return (
+            read_run_record(self.record_path)
+            if self.record_path.exists()
+            else RunRecord(run_id=self.run_id, steps=Steps())
+        )
 
-    def amend(self, change: Callable[[Story], Story]) -> None:
-        """Replace the story by `change(story)`. Under a lock: a rollback may write during a nightly run."""
+    def amend(self, change: Callable[[RunRecord], RunRecord]) -> None:
+        """Replace the record by `change(record)`. Under a lock: a rollback may write during a nightly run."""
         make_folder(self.folder)
         with open(self.folder / ".lock", "a", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            write_manifest_json(self.story_path, change(self.story()).to_json())
+            write_manifest_json(self.record_path, change(self.record()).to_json())
 
-    def record(self, **values: Any) -> None:
-        """Set top-level values of the story."""
-        self.amend(lambda story: story.replace(**values))
+    def update(self, **values: Any) -> None:
+        """Set top-level values of the record."""
+        self.amend(lambda record: record.replace(**values))
 
     def record_steps(self, *steps: Step) -> None:
         """Replace the records of these steps."""
-        self.amend(lambda story: story.replace(steps=story.steps.replace(*steps)))
+        self.amend(lambda record: record.replace(steps=record.steps.replace(*steps)))
 
     def forget_steps(self) -> None:
-        """Mark all steps but ingest as not done, as their results are gone; the story keeps them as "gone_steps"."""
-        story = self.story()
-        gone = story.steps.without(IngestStep)
-        kept = Steps(ingest=story.steps.ingest) if story.steps.ingest else Steps()
-        self.record(steps=kept, gone_steps=story.gone_steps.replace(*gone.ended().values()))
+        """Mark all steps but ingest as not done, as their results are gone; the record keeps them as "gone_steps"."""
+        record = self.record()
+        gone = record.steps.without(IngestStep)
+        kept = Steps(ingest=record.steps.ingest) if record.steps.ingest else Steps()
+        self.update(steps=kept, gone_steps=record.gone_steps.replace(*gone.ended().values()))
 
     def reopen(self, kind: type[Step]) -> None:
         """Mark a step as not done; its record stays until it is done again."""
-        self.amend(lambda story: story.reopen(kind))
+        self.amend(lambda record: record.reopen(kind))
 
     def step(self, kind: type[S], digest: str, make: Callable[[], dict[str, Any]]) -> S:
         """Return the recorded result of a step if it has this digest of its inputs; otherwise record and return `make()`.
 
         The result of `make` must be JSON. The recorded seconds exclude its `compile_seconds`: a machine compiles only once.
-        A step that is done again with the same result keeps its seconds, so that the story, and what was sent of it, is the same.
+        A step that is done again with the same result keeps its seconds: the record, and what was sent of it, stay the same.
         """
-        done = self.story().steps.find(kind)
+        done = self.record().steps.find(kind)
         if done and done.digest == digest:
             return done
         started = time.monotonic()
@@ -271,10 +275,10 @@ class Run:
 
 def forget_releases(root: Root, releases: set[str]) -> None:
     """Mark the steps that made these releases, or found nothing changed since one, as not done: a rerun makes them again."""
-    for story in read_stories(root):
-        since = story.steps.unchanged.release if story.steps.unchanged else None
-        if {story.run_id, since} & releases:
-            Run(root, story.run_id).forget_steps()
+    for record in read_run_records(root):
+        since = record.steps.unchanged.release if record.steps.unchanged else None
+        if {record.run_id, since} & releases:
+            Run(root, record.run_id).forget_steps()
 
 
 def list_folders(parent: Path, pattern: str = "[!.]*") -> list[Path]:
@@ -282,6 +286,6 @@ def list_folders(parent: Path, pattern: str = "[!.]*") -> list[Path]:
     return sorted(path for path in parent.glob(pattern) if path.is_dir())
 
 
-def read_stories(root: Root) -> list[Story]:
-    """Return the stories of all runs of the root, sorted by run id."""
-    return [read_story(path) for path in sorted(root.path.glob("runs/[!.]*/run.json"))]
+def read_run_records(root: Root) -> list[RunRecord]:
+    """Return the records of all runs of the root, sorted by run id."""
+    return [read_run_record(path) for path in sorted(root.path.glob("runs/[!.]*/run.json"))]

@@ -2,7 +2,7 @@
 
 A night builds on the champion, never on a release that was held back. The champion's corpus and generation stay in the root
 as long as it serves (`surf2vec gc` keeps them). If they are gone, or training cannot continue from them, the night is full:
-everything is trained again. The story of a run records the plan (`NightPlan` in tasks/root/story.py).
+everything is trained again. The record of a run records the plan (`NightPlan` in tasks/root/records.py).
 """
 
 import dataclasses
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from surf2vec.tasks.config import NightlyConfig
 from surf2vec.tasks.corpus.window import ends_before, list_differences
 from surf2vec.tasks.evaluation.comparison import match_items, match_unchanged
+from surf2vec.tasks.root.records import EvaluateStep, NightPlan, ReleaseBefore, RunRecord
 from surf2vec.tasks.root.run import Root
-from surf2vec.tasks.root.story import EvaluateStep, NightPlan, ReleaseBefore, Story
 from surf2vec.tasks.training.runs import BaseRelease, open_base
 from surf2vec.tasks.training.space import begin_new_items, find_space_rotations
 from surf2vec.tasks.training.trials import VALUES
@@ -110,35 +110,35 @@ def plan_night(root: Root, champion: str | None, request: NightRequest, digest: 
     )  # fmt: skip
 
 
-def begin_training(root: Root, job: Job, story: Story, on_event: OnEvent) -> None:
+def begin_training(root: Root, job: Job, record: RunRecord, on_event: OnEvent) -> None:
     """Write the first generation of the night's training into the store, unless it is there already."""
     corpus = open_corpus(job.corpus_dir)
-    if story.base:
-        base = _require(root, story.base)
-        new_items = begin_new_items(open_corpus(root.corpus(story.window_id)), base.generation)
+    if record.base:
+        base = _require(root, record.base)
+        new_items = begin_new_items(open_corpus(root.corpus(record.window_id)), base.generation)
         begin_night(job, corpus, Beginning(base.generation, new_items, DECAY), on_event)
-    elif space := _find_start(root, job, story):
+    elif space := _find_start(root, job, record):
         begin_full(job, corpus, _read_known(root, corpus, space), on_event)
 
 
-def _find_start(root: Root, job: Job, story: Story) -> BaseRelease | None:
+def _find_start(root: Root, job: Job, record: RunRecord) -> BaseRelease | None:
     """Return the release whose vectors a full night begins with, if any. Its corpus may show an order that the older one did
     not; then vectors have two parts now, and begin anew.
     """
-    if not (job.start and story.space) or story.base:
+    if not (job.start and record.space) or record.base:
         return None
-    space = _require(root, story.space)
+    space = _require(root, record.space)
     return None if why_not(job.config, space.generation) else space
 
 
-def refit(root: Root, job: Job, story: Story, on_event: OnEvent, fan_out: FanOut) -> dict[str, Any]:
-    """Commit a generation with the evaluated held-out users fitted to all their events. Returns the story's "refit".
+def refit(root: Root, job: Job, record: RunRecord, on_event: OnEvent, fan_out: FanOut) -> dict[str, Any]:
+    """Commit a generation with the evaluated held-out users fitted to all their events. Returns the record of step "refit".
 
     In a full night these users begin with the same kind of vectors as its other users.
     """
-    corpus, evaluated = open_corpus(job.corpus_dir), story.require(EvaluateStep)
+    corpus, evaluated = open_corpus(job.corpus_dir), record.require(EvaluateStep)
     values = {"evaluation": evaluated.model_dump(exclude={"digest", "seconds"}, exclude_unset=True)}
-    space = _find_start(root, job, story)
+    space = _find_start(root, job, record)
     begin = HeldOutBeginning(root, job, space) if space else None
     generation = refit_held_out(job, corpus, values, on_event, begin, fan_out)
     return {"generation": generation.generation, "num_users": corpus.manifest["num_held_out"]}
@@ -177,26 +177,26 @@ def _read_known(root: Root, corpus: Corpus, space: BaseRelease) -> Known:
     return Known(space.generation, to_other, match)
 
 
-def settle(root: Root, job: Job, story: Story, on_event: OnEvent) -> dict[str, Any]:
-    """Complete the store's generation to all users, and choose its space. Returns the story's "settle".
+def settle(root: Root, job: Job, record: RunRecord, on_event: OnEvent) -> dict[str, Any]:
+    """Complete the store's generation to all users, and choose its space. Returns the record of step "settle".
 
     An incremental night is folded into its base and shares its space. A full night is rotated into the champion's space, or
     begins a new space if its items do not fit those of the champion after the rotation.
     """
-    if story.base:
-        base, values = _require(root, story.base), {"window_id": story.window_id}
+    if record.base:
+        base, values = _require(root, record.base), {"window_id": record.window_id}
         folded = fold_night(job, open_corpus(job.corpus_dir), base.generation, values, on_event)
         return {"kind": "incremental", "space_id": base.record.space_id, "generation": folded.generation}
-    space = open_base(root, story.space.release) if story.space else None
+    space = open_base(root, record.space.release) if record.space else None
     generation = open_generation(job.store_dir)
-    own_space = {"kind": "full", "space_id": story.run_id, "generation": generation.generation}
+    own_space = {"kind": "full", "space_id": record.run_id, "generation": generation.generation}
     if space is None or not (space.generation.has_item_vectors and generation.has_item_vectors):
         return own_space
     kinds = [(one.vector_size, one.parts, one.bias) for one in (space.generation.config, generation.config)]
     if kinds[0] != kinds[1]:
         return own_space
     if "alignment" not in generation.manifest:
-        before, now = (open_corpus(root.corpus(name)) for name in (space.record.window_id, story.window_id))
+        before, now = (open_corpus(root.corpus(name)) for name in (space.record.window_id, record.window_id))
         rotation, trail_rotation = find_space_rotations((before, space.generation), (now, generation))
         figures = {"cosine": round(rotation.cosine, 4), "num_items": rotation.num_items}
         text = f"items are also in release {space.record.release}, mean cosine"

@@ -22,8 +22,8 @@ from surf2vec.tasks.evaluation.evaluate import (
     questions,
 )
 from surf2vec.tasks.evaluation.scores import Scores, score_of
+from surf2vec.tasks.root.records import ChooseStep
 from surf2vec.tasks.root.run import Root
-from surf2vec.tasks.root.story import ChooseStep
 from surf2vec.tasks.training.runs import open_base
 from surf2vec.trainer.events import OnEvent, log
 from surf2vec.trainer.store.generation import Generation, open_generation
@@ -37,7 +37,7 @@ ALL_WEIGHTS = (0.0, *WEIGHTS, 1.0)
 
 
 def choose_weights(root: Root, corpus: Corpus, space: str | None, on_event: OnEvent) -> dict[str, Any]:
-    """Commit the trail's weight to the store's generation; return the story's "choose".
+    """Commit the trail's weight to the store's generation; return the record of step "choose".
 
     space: the release whose weight is kept, if any. Nothing is chosen for vectors of one part, or if the weight is set.
     """

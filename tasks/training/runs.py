@@ -8,8 +8,8 @@ from typing import Any
 
 from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST
 from surf2vec.tasks.export.export import EXPORT_MANIFEST
-from surf2vec.tasks.root.run import Root, Run, current_generation, read_stories
-from surf2vec.tasks.root.story import CorpusStep, ExportStep, RegisterStep, ReleaseBefore
+from surf2vec.tasks.root.records import CorpusStep, ExportStep, RegisterStep, ReleaseBefore
+from surf2vec.tasks.root.run import Root, Run, current_generation, read_run_records
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.tokens import whole_window
@@ -19,7 +19,7 @@ from surf2vec.trainer.system.files import digest_json, read_json
 
 @dataclass(frozen=True)
 class BaseRelease:
-    """The record of a release in a story, and its generation."""
+    """The record of a release in a record, and its generation."""
 
     record: ReleaseBefore
     generation: Generation
@@ -35,7 +35,7 @@ def open_base(root: Root, release: str) -> BaseRelease | None:
     window_id = generation.manifest["window_id"] if generation else ""
     if generation is None or not (root.corpus(window_id) / CORPUS_MANIFEST).exists():
         return None
-    full_until = Run(root, release).story().full_until
+    full_until = Run(root, release).record().full_until
     record = ReleaseBefore(release=release, window_id=window_id, space_id=export["space_id"], full_until=full_until)
     return BaseRelease(record, generation)
 
@@ -47,19 +47,19 @@ def name_asked(inputs: dict[str, Any], settings: dict[str, Any], is_full: bool) 
 
 def find_run(root: Root, digest: str) -> Run | None:
     """Return the newest run with this digest (`name_asked`), except unfinished ones whose base is no longer in the root."""
-    same = [story for story in read_stories(root) if story.asked == digest]
-    for story in sorted(same, key=lambda story: story.created_at, reverse=True):
-        is_done = story.steps.report or story.steps.unchanged
-        if is_done or story.base is None or open_base(root, story.base.release):
-            return Run(root, story.run_id)
+    same = [record for record in read_run_records(root) if record.asked == digest]
+    for record in sorted(same, key=lambda record: record.created_at, reverse=True):
+        is_done = record.steps.report or record.steps.unchanged
+        if is_done or record.base is None or open_base(root, record.base.release):
+            return Run(root, record.run_id)
     return None
 
 
 def is_whole(run: Run) -> bool:
     """Return whether a run that ended still has its corpus and its export: then `reopen_gone` changes nothing."""
-    root, story = run.root, run.story()
-    has_corpus = (root.corpus(story.window_id) / CORPUS_MANIFEST).exists()
-    if story.steps.unchanged:
+    root, record = run.root, run.record()
+    has_corpus = (root.corpus(record.window_id) / CORPUS_MANIFEST).exists()
+    if record.steps.unchanged:
         return has_corpus
     is_kept = (root.store / "pinned" / f"{run.run_id}.json").exists()
     return (root.export(run.run_id) / EXPORT_MANIFEST).exists() and (has_corpus or not is_kept)
@@ -67,17 +67,17 @@ def is_whole(run: Run) -> bool:
 
 def reopen_gone(run: Run) -> None:
     """Reopen the steps of a run whose results are gone, for example because a person removed damaged files."""
-    root, story = run.root, run.story()
-    steps, before = story.steps, story.base.window_id if story.base else story.retained
+    root, record = run.root, run.record()
+    steps, before = record.steps, record.base.window_id if record.base else record.retained
     has_export = (root.export(run.run_id) / EXPORT_MANIFEST).exists()
     is_kept = (root.store / "pinned" / f"{run.run_id}.json").exists()
     is_done = steps.registered is not None and has_export
-    if steps.train and not (is_done or is_kept or _is_current(root, story.window_id)):
+    if steps.train and not (is_done or is_kept or _is_current(root, record.window_id)):
         run.forget_steps()
     elif steps.export and not has_export:
         run.reopen(ExportStep)
         run.reopen(RegisterStep)
-    is_gone = not (root.corpus(story.window_id) / CORPUS_MANIFEST).exists()
+    is_gone = not (root.corpus(record.window_id) / CORPUS_MANIFEST).exists()
     can_be_built = before is None or (root.corpus(before) / CORPUS_MANIFEST).exists()
     if (is_kept or not is_done) and is_gone and can_be_built:
         run.reopen(CorpusStep)

@@ -42,7 +42,7 @@ _NO_COMMITS_SECONDS = 86_400.0
 
 
 def try_settings(root: Root, job: Job, present: Generation | None, goes_on: bool, on_event: OnEvent) -> dict[str, Any]:
-    """Return the story's "trial": the trail's settings, by name, and the trials that chose them.
+    """Return the record of step "trial": the trail's settings, by name, and the trials that chose them.
 
     present: the generation of the release that serves; goes_on: the training continues it and keeps its settings.
     """

@@ -2,7 +2,7 @@
 
 The most important training settings are searched within bounds. The next trial is a function of the ended trials and a seed
 (Optuna's multivariate TPE, created anew for each trial). A search that was killed therefore continues with the same trials.
-The story, ROOT/tune/<study-id>.json, contains the ended trials and is replaced atomically after each. Each trial is an MLflow
+The record, ROOT/tune/<study-id>.json, contains the ended trials and is replaced atomically after each. Each trial is an MLflow
 run below the run of its search; a trial that a kill kept out of MLflow is logged later. The winner becomes a configuration
 file.
 """
@@ -93,8 +93,8 @@ class Study:
         self.path = root.path / "tune" / f"{self.study_id}.json"
         created_at = datetime.now(UTC).isoformat(timespec="seconds")
         begun = identity | {"study_id": self.study_id, "created_at": created_at, "trials": []}
-        self.story: dict[str, Any] = read_json(self.path) if self.path.exists() else begun
-        self.trials: list[Trial] = self.story["trials"]
+        self.record: dict[str, Any] = read_json(self.path) if self.path.exists() else begun
+        self.trials: list[Trial] = self.record["trials"]
         self.sample = {name: manifest[name] for name in _COPIED}
         self.uri = registry_uri(root, search.publish)
 
@@ -104,7 +104,7 @@ class Study:
         return 1 + max(range(len(self.trials)), key=lambda i: self.trials[i]["metrics"]["mrr"])
 
     def add(self, trial: Trial, reciprocals: NDArray[np.float64]) -> None:
-        """Record an ended trial in the story and in MLflow; reciprocals float64[m]: 1 / rank of each held-out item.
+        """Record an ended trial in the record and in MLflow; reciprocals float64[m]: 1 / rank of each held-out item.
 
         Its gain over the first trial is measured on the same users: its standard error is that of their differences.
         """
@@ -113,14 +113,14 @@ class Study:
                 np.save(file, reciprocals, allow_pickle=False)
         gain, error = measure_gain(reciprocals - np.load(self.path.with_suffix(".npy"), allow_pickle=False))
         self.trials.append(trial | {"gain": {"mrr": gain, "standard_error": error}})
-        write_manifest_json(self.path, self.story)
+        write_manifest_json(self.path, self.record)
         self.log_trials()
 
     @cached_property
     def mlflow_run_id(self) -> str:
         """The MLflow run of the search; opened at the first use."""
-        params = {f"train.{name}": value for name, value in self.story["base"].items()} | self.sample
-        return self._open_run("", {"window_id": self.story["window_id"], "study_id": self.study_id}, params)
+        params = {f"train.{name}": value for name, value in self.record["base"].items()} | self.sample
+        return self._open_run("", {"window_id": self.record["window_id"], "study_id": self.study_id}, params)
 
     def log_trials(self) -> None:
         """Log the trials that are not in MLflow yet, below the search's run."""
@@ -132,13 +132,13 @@ class Study:
                 self._log_metrics(run_id, trial["metrics"], trial["ended_at_ms"])
                 mlflow_runs.end_run(self.uri, run_id, has_failed=trial["failure"] is not None)
                 trial["mlflow_run_id"] = run_id
-                write_manifest_json(self.path, self.story)
+                write_manifest_json(self.path, self.record)
 
     def end_runs(self, result: dict[str, Any]) -> None:
-        """Log the winner and the story to the search's run, and end it."""
+        """Log the winner and the record to the search's run, and end it."""
         metrics = {f"default_{name}": value for name, value in result["metrics"]["default"].items()}
         self._log_metrics(self.mlflow_run_id, metrics | result["metrics"]["best"], self.trials[-1]["ended_at_ms"])
-        mlflow_runs.log_files(self.uri, self.mlflow_run_id, [self.search.out], {"tune.json": self.story})
+        mlflow_runs.log_files(self.uri, self.mlflow_run_id, [self.search.out], {"tune.json": self.record})
         mlflow_runs.end_run(self.uri, self.mlflow_run_id)
 
     def _open_run(self, suffix: str, tags: dict[str, str], params: dict[str, Any]) -> str:
@@ -162,7 +162,7 @@ def write_config(study: Study, result: dict[str, Any]) -> None:
     rows = {"given, trial 1": metrics["default"], f"best, trial {result['best_trial']}": metrics["best"]}
     lines = [
         f"What `surf2vec tune` found best on {datetime.now(UTC):%Y-%m-%d} in {result['trials']} trials, by MRR, on a sample of",
-        f"corpus {study.story['window_id']}: one user in {sample['one_in']}, {sample['num_users']:,} in all, "
+        f"corpus {study.record['window_id']}: one user in {sample['one_in']}, {sample['num_users']:,} in all, "
         f"{sample['num_held_out']:,} of them held out.",
         f"{'':<16}{'MRR':>8}{'hit@10':>8}{'hit@20':>8}{'seconds':>9}",
         *(

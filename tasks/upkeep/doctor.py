@@ -19,8 +19,8 @@ from surf2vec.sql.runner import connect, fetch_rows
 from surf2vec.tasks.corpus.check import find_misfits
 from surf2vec.tasks.export.form import list_files
 from surf2vec.tasks.registry.faults import find_faults, list_copies
+from surf2vec.tasks.root.records import read_run_record
 from surf2vec.tasks.root.run import Root, Run, list_folders
-from surf2vec.tasks.root.story import read_story
 from surf2vec.tasks.root.wording import several
 from surf2vec.trainer.errors import DamageError, SurfError
 from surf2vec.trainer.store.tokens import CHANGED, Corpus, open_corpus
@@ -62,7 +62,7 @@ def examine(root: Root) -> list[Finding]:
         findings += damage or [Finding("ok", root.tracking_uri, "the root's own registry")]
     for folder in list_folders(root.path / "runs"):
         try:
-            ended = several(len(read_story(folder / "run.json").steps.ended()), "step")
+            ended = several(len(read_run_record(folder / "run.json").steps.ended()), "step")
             findings.append(Finding("ok", str(folder), f"{ended} ended"))
         except DamageError as error:
             findings.append(Finding("damage", str(folder), str(error)))
@@ -133,7 +133,7 @@ def _list_findings(folder: Path, summary: str, problems: list[tuple[str, str]], 
 def _find_way_out(root: Root, export_dir: Path) -> str:
     """Returns how to repair a damaged export: from its copy in the registry, or else from its generation."""
     try:
-        registered = Run(root, export_dir.name).story().steps.registered
+        registered = Run(root, export_dir.name).record().steps.registered
     except DamageError:
         registered = None
     if registered is None or registered.storage != "copy":

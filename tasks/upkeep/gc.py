@@ -3,7 +3,7 @@
 A release stays if an alias names one of its versions, if it is among the newest `publish.keep_releases`, if the newest run made
 it, or if a rollback would choose it. When a release is removed, its version goes first, so that no client loads an incomplete
 one; then its export, its pinned generation and its copy in the root's own registry. Copies in another registry are complete
-without the root and stay, like everything that this root did not register. Stories and reports of runs stay. A run whose
+without the root and stay, like everything that this root did not register. Records and reports of runs stay. A run whose
 release was removed runs anew if its command is given again.
 """
 
@@ -26,17 +26,17 @@ from surf2vec.tasks.ingest.sources import find_orphans, read_catalog
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.promotion import read_registry, rollback_targets
 from surf2vec.tasks.registry.tracking import Ownership, Registered, Version
-from surf2vec.tasks.root.identity import find_story_uri, has_registry, is_own_registry, is_same_registry, registry_uri
+from surf2vec.tasks.root.identity import find_record_uri, has_registry, is_own_registry, is_same_registry, registry_uri
+from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.run import (
     Root,
     current_generation,
     forget_releases,
     is_locked,
     list_folders,
-    read_stories,
+    read_run_records,
     remove_scratch_folder,
 )
-from surf2vec.tasks.root.story import Story
 from surf2vec.trainer.errors import InputError
 from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.store.tokens import whole_window
@@ -60,23 +60,23 @@ class Waste:
 
 @dataclass(frozen=True)
 class References(Ownership):
-    """All references: the stories of runs, the versions of the model and of all models, and the releases that stay."""
+    """All references: the records of runs, the versions of the model and of all models, and the releases that stay."""
 
     registered: Registered
-    stories: dict[str, Story]
+    records: dict[str, RunRecord]
     versions: list[Version] = field(default_factory=list)
     kept: set[str] = field(default_factory=set)
 
     @cached_property
-    def newest_run(self) -> Story | None:
-        return max(self.stories.values(), key=lambda story: story.created_at, default=None)
+    def newest_run(self) -> RunRecord | None:
+        return max(self.records.values(), key=lambda record: record.created_at, default=None)
 
     def is_judged(self, release: str) -> bool:
         """Returns whether this root registered the release in this registry, or was about to."""
-        story = self.stories.get(release)
-        if story is None or story.setting("publish", "model_name") != self.publish.model_name:
+        record = self.records.get(release)
+        if record is None or record.setting("publish", "model_name") != self.publish.model_name:
             return False
-        uri = find_story_uri(self.root, story) or story.setting("publish", "tracking_uri") or self.uri
+        uri = find_record_uri(self.root, record) or record.setting("publish", "tracking_uri") or self.uri
         return is_same_registry(uri, self.uri)
 
     def may_remove(self, release: str) -> bool:
@@ -114,10 +114,10 @@ def collect_garbage(
     if not dry_run:
         removed = {Path(waste.place) for waste in wastes}
         run_ids = set()  # runs that lose their export, or the corpus that they need to finish
-        for story in references.stories.values():
-            is_unfinished = story.window_id and not story.steps.report
-            if root.export(story.run_id) in removed or (is_unfinished and root.corpus(story.window_id) in removed):
-                run_ids.add(story.run_id)
+        for record in references.records.values():
+            is_unfinished = record.window_id and not record.steps.report
+            if root.export(record.run_id) in removed or (is_unfinished and root.corpus(record.window_id) in removed):
+                run_ids.add(record.run_id)
         forget_releases(root, run_ids)
         for waste in wastes:
             on_event("log", {"message": f"removing {waste.what}: {waste.place}"})
@@ -133,16 +133,16 @@ def collect_garbage(
 
 def open_references(root: Root, publish: PublishConfig) -> References:
     """Returns all references, and the releases that stay. Raises InputError if runs registered to another registry."""
-    stories = {story.run_id: story for story in read_stories(root)}
+    records = {record.run_id: record for record in read_run_records(root)}
     everything = tracking.list_versions(registry_uri(root, publish)) if has_registry(root, publish) else []
-    references = References(root, publish, read_registry(root, publish), stories, everything)
+    references = References(root, publish, read_registry(root, publish), records, everything)
     versions = [
         version
         for version in reversed(references.registered.versions)
-        if version.tags.get("release") in stories and references.owns_version(version)
+        if version.tags.get("release") in records and references.owns_version(version)
     ]
-    for run_id, story in stories.items():
-        if story.steps.registered and references.is_judged(run_id) and not versions:
+    for run_id, record in records.items():
+        if record.steps.registered and references.is_judged(run_id) and not versions:
             raise InputError(
                 f"run {run_id} registered a version of {publish.model_name}, of which the registry has none: nothing was "
                 "removed; check --root and publish.tracking_uri"

@@ -27,8 +27,8 @@ from surf2vec.tasks.registry.tracking import Version
 from surf2vec.tasks.report.report import write_report
 from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.root.identity import read_root_id, registry_uri, remember_registry
+from surf2vec.tasks.root.records import RegisterStep, ReportStep, parse_run_record
 from surf2vec.tasks.root.run import Root, Run, open_scratch_folder
-from surf2vec.tasks.root.story import RegisterStep, ReportStep, parse_story
 from surf2vec.tasks.users.tombstones import FILE, KEY_FILE
 from surf2vec.trainer.errors import ConfigError, DamageError, InputError
 from surf2vec.trainer.events import OnEvent, ignore_event
@@ -62,9 +62,9 @@ def restore(root: Root, uri: str, tracking_uri: str, on_event: OnEvent = ignore_
         state = _fetch_state(tracking_uri, version, scratch, on_event)
         _restore_corpus(root, scratch, state["corpus"])
         _restore_store(root, release, scratch, state)
-    if not Run(root, release).story_path.exists():
-        story = parse_story(state["story"], f"{STATE_MANIFEST} of {uri}")
-        Run(root, release).amend(lambda _: story)
+    if not Run(root, release).record_path.exists():
+        record = parse_run_record(state["record"], f"{STATE_MANIFEST} of {uri}")
+        Run(root, release).amend(lambda _: record)
     generation, sources = state["generation"], state["sources"]
     remember_registry(root, state.get("root_id") or read_root_id(root) or uuid4().hex, tracking_uri)
     if not root.sources.exists():
@@ -84,26 +84,26 @@ def restore(root: Root, uri: str, tracking_uri: str, on_event: OnEvent = ignore_
     }
 
 
-def restore_story(root: Root, publish: PublishConfig, release: str, on_event: OnEvent = ignore_event) -> bool:
-    """Restore the story of a release of this root from its MLflow run if its run.json is missing. Returns whether it did.
+def restore_run_record(root: Root, publish: PublishConfig, release: str, on_event: OnEvent = ignore_event) -> bool:
+    """Restore the record of a release of this root from its MLflow run if its run.json is missing. Returns whether it did.
 
-    The MLflow run has the story from before the registration. Registering and reporting again, which change nothing, complete it.
+    The MLflow run has the record from before the registration. Registering and reporting again complete it.
     """
     run, export_dir = Run(root, release), root.export(release)
-    if run.story_path.exists() or not (export_dir / EXPORT_MANIFEST).exists():
+    if run.record_path.exists() or not (export_dir / EXPORT_MANIFEST).exists():
         return False
     uri, report_path = registry_uri(root, publish), run.folder / "report.html"
     try:
         document = mlflow_runs.read_document(uri, publish.experiment, release, "run.json")
-        story = parse_story(document, f"run.json of run {release} in the registry")
+        record = parse_run_record(document, f"run.json of run {release} in the registry")
     except DamageError as error:
-        on_event("log", {"message": f"the story of release {release} is gone, and cannot be brought back: {error}"})
+        on_event("log", {"message": f"the record of release {release} is gone, and cannot be brought back: {error}"})
         return False
-    registered = publish_release(root, publish, story, export_dir, None, on_event)
+    registered = publish_release(root, publish, record, export_dir, None, on_event)
     steps = RegisterStep.model_validate(registered), ReportStep(report=str(report_path))
-    run.amend(lambda _: story.replace(steps=story.steps.replace(*steps)))
-    write_report(run.story(), export_dir, report_path)
-    on_event("log", {"message": f"the story of release {release} was gone: brought back from {mask_credentials(uri)}"})
+    run.amend(lambda _: record.replace(steps=record.steps.replace(*steps)))
+    write_report(run.record(), export_dir, report_path)
+    on_event("log", {"message": f"the record of release {release} was gone: brought back from {mask_credentials(uri)}"})
     return True
 
 

@@ -1,7 +1,7 @@
 """One flipped bit at random places of every file of a root, an export, a registered copy and a pulled folder.
 
 For each flip all answers that read the file are asked for: the corpus made anew, the tokens, the vectors and the optimizer's
-state, nearest users, the story, the registered model's prediction, the same pull again. Each must be as before, bit for bit, or
+state, nearest users, the record, the registered model's prediction, the same pull again. Each must be as before, bit for bit, or
 be refused by a message that names the file; the pull must bring the very bytes back.
 
     python -m tests.benchmarks.flips [--flips 2000] [--seed 1]
@@ -72,7 +72,7 @@ def make_areas(folder: Path) -> dict[str, tuple[list[Path], Answer]]:
         "corpus": (files_in(corpus), lambda: read_corpus(corpus)),
         "store": (files_in(root.store), lambda: read_store(root)),
         "export": (files_in(export), lambda: read_whole_export(root)),
-        "stories": ([Run(root, "r1").story_path], lambda: Run(root, "r1").story().to_json()),
+        "records": ([Run(root, "r1").record_path], lambda: Run(root, "r1").record().to_json()),
         "registered copy": (files_in(copy / "artifacts"), lambda: predict(copy, version, root.tracking_uri)),
         "pulled folder": (files_in(out), lambda: pull_again(version.place, out, root.tracking_uri)),
     }

@@ -6,7 +6,7 @@ cgroup where one can be made, whose limit is the budget and LEEWAY_MB, for the p
 watcher looks at what the run's process holds (anonymous and shared memory: what the budget is about), and at which step is
 under way; a step's seconds are those of all lives.
 
-Needs about 2.8 kB of disk a user, 56 GB for 20 million, where temporary files go (TMPDIR). With --record the story is written
+Needs about 2.8 kB of disk a user, 56 GB for 20 million, where temporary files go (TMPDIR). With --record the record is written
 to headline.md as well.
 """
 
@@ -71,11 +71,11 @@ def measure_headline(_: Path, users: int, items: int, budget_mb: int) -> list[di
         run += ["--set", f"train.vector_size={DIM}", "--set", "train.epochs=1", "--set", f"train.alpha={ALPHA}"]
         for step in ("train", "export", ""):
             told = live([*command, *run], root, watch, budget_mb, until=step)
-        story = read_json(root / "runs" / told["run_id"] / "run.json")["steps"]
+        record = read_json(root / "runs" / told["run_id"] / "run.json")["steps"]
         size_bytes = size_of(root)
-    case = tell_case(watch, story, told, sampled, budget_mb) | {"root_bytes": size_bytes}
+    case = tell_case(watch, record, told, sampled, budget_mb) | {"root_bytes": size_bytes}
     if "--record" in sys.argv:
-        NOTES.write_text(write_notes(case, watch, story, shlex.join(run)), encoding="utf-8")
+        NOTES.write_text(write_notes(case, watch, record, shlex.join(run)), encoding="utf-8")
     return [case]
 
 
@@ -121,9 +121,9 @@ def look(process: subprocess.Popen[bytes], root: Path, watch: Watch, only: str |
 
 
 def step_under_way(root: Path) -> str:
-    """The first step that the run's story does not have yet."""
-    stories = list(root.glob("runs/*/run.json"))
-    done = read_json(stories[0])["steps"] if stories else {}
+    """The first step that the run's record does not have yet."""
+    records = list(root.glob("runs/*/run.json"))
+    done = read_json(records[0])["steps"] if records else {}
     return next((step for step in STEPS if step not in done), STEPS[-1])
 
 
@@ -161,12 +161,12 @@ def end_group(group: Path | None) -> None:
 
 
 def tell_case(
-    watch: Watch, story: dict[str, Any], told: dict[str, Any], sampled: dict[str, Any], budget_mb: int
+    watch: Watch, record: dict[str, Any], told: dict[str, Any], sampled: dict[str, Any], budget_mb: int
 ) -> dict[str, Any]:
     """The one case."""
-    train, steps, budget_bytes = story["train"], watch.steps, budget_mb * 10**6
+    train, steps, budget_bytes = record["train"], watch.steps, budget_mb * 10**6
     peak_bytes = max(step.peak_bytes for step in steps.values())
-    is_whole = told["users"] == story["corpus"]["num_users"] and len(watch.kills) == 2 and told["alias"] == "champion"
+    is_whole = told["users"] == record["corpus"]["num_users"] and len(watch.kills) == 2 and told["alias"] == "champion"
     return {
         "case": f"{sampled['users']:,} users", "ratio": peak_bytes / budget_bytes,
         "mark": "peak <= budget, killed twice, registered", "passed": peak_bytes <= budget_bytes and is_whole,
@@ -183,8 +183,8 @@ def tell_case(
     }  # fmt: skip
 
 
-def write_notes(case: dict[str, Any], watch: Watch, story: dict[str, Any], command: str) -> str:
-    """The story in Markdown."""
+def write_notes(case: dict[str, Any], watch: Watch, record: dict[str, Any], command: str) -> str:
+    """The record in Markdown."""
     newline = "\n"
     rows = [
         f"| {name} | {step.seconds:,.0f} | {step.peak_bytes / 1e9:.2f} | {step.disk_bytes / 1e9:.1f} |"
@@ -207,7 +207,7 @@ lives, with what was done again.
 
 ## The plan of the training
 
-{newline.join(f"* {reason}" for reason in story["train"]["plan"]["reasons"])}
+{newline.join(f"* {reason}" for reason in record["train"]["plan"]["reasons"])}
 
 ## Figures
 

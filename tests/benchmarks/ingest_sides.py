@@ -67,10 +67,10 @@ def run_ours(logs: str, folder: Path, partitions: int, memory_bytes: int) -> tup
     """Our ingest and corpus into a fresh root; returns the lines and the seconds of ingest."""
     root, settings = open_root(folder), IngestConfig()
     started = time.perf_counter()
-    story = ingest(root, [logs], settings, partitions, memory_bytes, THREADS, ignore_event)
+    record = ingest(root, [logs], settings, partitions, memory_bytes, THREADS, ignore_event)
     ingest_seconds = time.perf_counter() - started
     build_corpus(root, CorpusRequest(settings, EvaluateConfig()), memory_bytes, THREADS)
-    return story["lines"], ingest_seconds
+    return record["lines"], ingest_seconds
 
 
 def run_bare(logs: str, folder: Path, partitions: int, memory_bytes: int, is_raw: bool) -> tuple[int, float]:

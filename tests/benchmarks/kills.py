@@ -1,6 +1,6 @@
 """`kill -9` of whole commands at random moments: the process tree, or the main process alone; then the same command again.
 
-What comes of it is compared with the undisturbed command in the same world: bytes, vectors, aliases and stories. No process may
+What comes of it is compared with the undisturbed command in the same world: bytes, vectors, aliases and records. No process may
 be left, and no temporary file or folder that is older than the command that went on (tests/kills.py).
 
     python -m tests.benchmarks.kills [--moments 100] [--only NAME] [--seed 1]

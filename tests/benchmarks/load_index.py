@@ -16,7 +16,7 @@ from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.system.files import read_json
 from tests.benchmarks.serving import RandomVectors, name_user, write_users
-from tests.releases import STORAGES, export_release, tell_story
+from tests.releases import STORAGES, export_release, write_run_record
 
 CALLS, INDEX_SECONDS, INDEX_MARK = (1, 1000), 10.0, 0.8
 
@@ -26,7 +26,7 @@ def measure_index(folder: Path, users: int) -> list[dict[str, Any]]:
     root = Root(folder / "index")
     export = export_release(root, "r1", root.corpus("window"), RandomVectors(write_users(root.corpus("window"), users)))  # type: ignore[arg-type]
     tracking.list_models(root.tracking_uri)
-    publish_release(root, STORAGES["copy"], tell_story("r1"), export, None)
+    publish_release(root, STORAGES["copy"], write_run_record("r1"), export, None)
     with use_uri(root.tracking_uri):
         model = mlflow.pyfunc.load_model("models:/surf2vec-users@champion")
     manifest = read_json(export / "manifest.json")

@@ -96,9 +96,9 @@ def measure_case(case: Case, folder: Path, users: int, items: int) -> dict[str, 
     one = run_night(root, first, case)
     shutil.copytree(root.store, folder / "store-base", copy_function=os.link)
     two = run_night(root, second, case)
-    story = read_json(root.run(two["run_id"]) / "run.json")
+    record = read_json(root.run(two["run_id"]) / "run.json")
     base = open_pinned(folder / "store-base", one["release"])
-    whole = open_corpus(root.corpus(story["window_id"]))
+    whole = open_corpus(root.corpus(record["window_id"]))
     changed = open_corpus(whole.folder / "changed")
     config = TrainConfig(**SETTINGS)
 
@@ -117,7 +117,7 @@ def measure_case(case: Case, folder: Path, users: int, items: int) -> dict[str, 
     rule = Rule("hit_at_10", "hit@10", HIT_MARK)
     found = compare(rule, hits(gone_on, 10), hits(anew, 10))
     low, high = found.interval or (0.0, 0.0)
-    corpus = story["steps"]["corpus"]
+    corpus = record["steps"]["corpus"]
     ratio = night_seconds / full_seconds
     return {
         "case": case.name, "ratio": ratio,

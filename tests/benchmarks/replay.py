@@ -10,7 +10,7 @@ start it. What is done to them:
     forgotten   users are forgotten; a late file has them again
 
 After each night the champion has to be the newest release that the gate let through; after all of them the events have to be the
-union of what was delivered, without those of the forgotten users. --record writes the story of the nights to replay.md.
+union of what was delivered, without those of the forgotten users. --record writes the record of the nights to replay.md.
 """
 
 import json
@@ -134,13 +134,13 @@ class Replay:
 
     def look(self, number: int, day: date, what: str, seconds: float) -> None:
         """What serves now has to be the newest release that the gate let through."""
-        stories = [read_json(path) for path in self.root.path.glob("runs/[!.]*/run.json")]
-        nights = [story for story in stories if "corpus" in story["steps"]]
-        story = max(nights, key=lambda one: (one["steps"]["corpus"]["until"], one["created_at"]))
-        steps = story["steps"]
+        records = [read_json(path) for path in self.root.path.glob("runs/[!.]*/run.json")]
+        nights = [record for record in records if "corpus" in record["steps"]]
+        record = max(nights, key=lambda one: (one["steps"]["corpus"]["until"], one["created_at"]))
+        steps = record["steps"]
         gate = steps.get("gate", {})
         if gate.get("passes"):
-            self.expected = story["run_id"]
+            self.expected = record["run_id"]
         champion = find_champion(self.root, PublishConfig(tracking_uri=self.tracking_uri))
         assert champion == self.expected, (number, champion, self.expected)
         assert what != "half" or not gate["passes"], "a day that was delivered by half came through the gate"
@@ -218,7 +218,7 @@ def begin(stack: Stack, folder: Path, data: Path) -> Replay:
 
 
 def write_notes(lines: list[dict[str, Any]], case: dict[str, Any]) -> str:
-    """The story of the nights (Markdown)."""
+    """The record of the nights (Markdown)."""
     names = list(lines[0])
     rows = [
         " | ".join(

@@ -30,7 +30,7 @@ from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.system.files import describe_file, read_json, write_json
 from tests.benchmarks.harness import run_benchmark
 from tests.corpora import user_hash
-from tests.releases import STORAGES, export_release, tell_story
+from tests.releases import STORAGES, export_release, write_run_record
 
 VECTOR_SIZE = 128
 NUM_ITEMS = 10_000
@@ -175,7 +175,7 @@ def measure_serving(_: Path, users: int) -> list[dict[str, Any]]:
         export_seconds = time.monotonic() - started
         tracking.list_models(root.tracking_uri)
         before, started = read_written_bytes(), time.monotonic()
-        publish_release(root, STORAGES["reference"], tell_story(RELEASE), export_dir, None)
+        publish_release(root, STORAGES["reference"], write_run_record(RELEASE), export_dir, None)
         sent_bytes, register_seconds = read_written_bytes() - before, time.monotonic() - started
         manifest = read_json(export_dir / "manifest.json")
         table_bytes = sum(about["bytes"] for about in manifest["user_files"].values())

@@ -47,9 +47,9 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 SAID = {
     "events bytes": "the log", "events files": "the log", "sources.json bytes": "the log's files",
-    "runs bytes": "a story and a report a night", "runs files": "a story and a report a night",
+    "runs bytes": "a record and a report a night", "runs files": "a record and a report a night",
     "mlflow bytes": "a run a night", "artifacts bytes": "a report a night", "artifacts files": "a report a night",
-    "root bytes": "log, stories, reports", "root files": "log, stories, reports",
+    "root bytes": "log, records, reports", "root files": "log, records, reports",
     "postgres server MB": "shared buffers, up to 128 MB", "postgres server files": "each connection keeps its tables open",
 }  # fmt: skip
 LATER = {"prefect bytes": 100}

@@ -128,7 +128,7 @@ def test_a_prefect_server_that_is_away_ends_no_step(monkeypatch: pytest.MonkeyPa
 def test_what_a_person_reads_in_prefect_makes_no_links_tables_or_html(tmp_path: Path) -> None:
     run = Run(Root(tmp_path), "r1")
     odd = "\x1b[31m|[click](http://evil.example)\n# <b>"
-    run.record(steps={"register": {"model_name": odd, "model_version": 1, "alias": None, "tracking_uri": f"x`{odd}"}})
+    run.update(steps={"register": {"model_name": odd, "model_version": 1, "alias": None, "tracking_uri": f"x`{odd}"}})
     told = describe_night(run)
     assert told.count(r"\\x1b\[31m\|\[click\]\(http://evil.example\)\\n\# &lt;b&gt;") == 2
 
@@ -136,7 +136,7 @@ def test_what_a_person_reads_in_prefect_makes_no_links_tables_or_html(tmp_path: 
 def test_links_to_mlflow_open_its_view_of_model_training(tmp_path: Path) -> None:
     run, page = Run(Root(tmp_path), "r1"), "http://mlflow.example/#/experiments/1/runs/ab"
     registered = {"model_name": "m", "model_version": 1, "alias": None, "tracking_uri": "http://mlflow.example"}
-    run.record(steps={"register": registered | {"mlflow_page": f"{page}?workflowType=machine_learning"}})
+    run.update(steps={"register": registered | {"mlflow_page": f"{page}?workflowType=machine_learning"}})
     told = describe_night(run)
     assert f"[The run in MLflow]({page}?workflowType=machine_learning)" in told
     assert f"[The report]({page}/artifacts/report.html?workflowType=machine_learning)" in told

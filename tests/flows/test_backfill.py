@@ -99,7 +99,7 @@ def test_a_straggler_has_its_night_and_those_after_it_run_anew(tmp_path: Path) -
 
     def run_night(root: Path, logs: list[str], until: date, config: PipelineConfig) -> dict[str, Any]:
         ran.append(until.day)
-        Run(Root(root), "r").record(steps={"corpus": {}})
+        Run(Root(root), "r").update(steps={"corpus": {}})
         return night(until.isoformat())
 
     take_in(root.path, write_days(tmp_path / "logs", (1, 2, 3)) / "*.csv")

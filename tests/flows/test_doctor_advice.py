@@ -121,9 +121,9 @@ CASES: dict[str, Callable[[Root], None]] = {
     "export, copied": lambda root: flip(next(root.export(releases(root)[0]).glob("user_vectors/*"))),
     "export manifest, copied": lambda root: cut(root.export(releases(root)[0]) / "manifest.json"),
     "export, by reference": lambda root: flip(next(root.export(releases(root)[1]).glob("user_vectors/*"))),
-    "story of the first": lambda root: cut(Run(root, releases(root)[0]).story_path),
-    "story of the champion": lambda root: cut(Run(root, releases(root)[1]).story_path),
-    "story without steps": lambda root: Run(root, releases(root)[1]).story_path.write_text("{}"),
+    "record of the first": lambda root: cut(Run(root, releases(root)[0]).record_path),
+    "record of the champion": lambda root: cut(Run(root, releases(root)[1]).record_path),
+    "record without steps": lambda root: Run(root, releases(root)[1]).record_path.write_text("{}"),
     "store manifest": lambda root: cut(root.store / "MANIFEST.json"),
     "pinned manifest": lambda root: cut(root.store / "pinned" / f"{releases(root)[1]}.json"),
     "store": lambda root: first_file(root, "store/*.safetensors", flip),
@@ -131,7 +131,7 @@ CASES: dict[str, Callable[[Root], None]] = {
 
 
 def corpus_of(root: Root, number: int) -> Path:
-    return root.corpus(Run(root, releases(root)[number]).story().window_id)
+    return root.corpus(Run(root, releases(root)[number]).record().window_id)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -146,7 +146,7 @@ def test_what_doctor_says_to_do_helps(root: Root, case: str) -> None:
     assert (result["release"], result["model_version"], result["alias"]) == (champion, 2, "champion")
     assert damage_of(root) == []
     assert Path(result["report"]).exists()
-    if case.startswith(("corpus of the champion", "export, by", "story of the champion")):
+    if case.startswith(("corpus of the champion", "export, by", "record of the champion")):
         deliver(root, 3)
         assert run(root)["night"]["base"] == champion
 
@@ -163,21 +163,21 @@ def test_after_damage_of_the_store_the_next_night_trains_anew(root: Root, case: 
     assert damage_of(root) == []
 
 
-def test_a_damaged_story_stops_the_night_and_says_what_to_do(root: Root) -> None:
-    CASES["story of the first"](root)
+def test_a_damaged_record_stops_the_night_and_says_what_to_do(root: Root) -> None:
+    CASES["record of the first"](root)
     with pytest.raises(DamageError, match="run.json is not readable as JSON .*; remove .* and run again") as told:
         run(root)
     follow(root, str(told.value))
     assert run(root)["alias"] == "champion"
 
 
-def test_a_story_that_the_registry_has_not_either(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_the_registry_has_not_either(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     def find_nothing(*arguments: Any) -> None:
         raise DamageError("run.json is missing in the registry")
 
     monkeypatch.setattr(mlflow_runs, "read_document", find_nothing)
     shutil.rmtree(root.run(releases(root)[1]))
-    with pytest.raises(DamageError, match="its story .*run.json is missing .*: run with --full"):
+    with pytest.raises(DamageError, match="its record .*run.json is missing .*: run with --full"):
         run(root)
     assert run(root, full=True)["alias"] == "champion"
 
@@ -192,7 +192,7 @@ def test_a_damaged_export_that_is_not_registered_is_made_anew(root: Root, monkey
         with pytest.raises(ResourceError):
             run(root)
     runs = [Run(root, path.parent.name) for path in root.path.glob("runs/*/run.json")]
-    [release] = [one.run_id for one in runs if one.story().steps.registered is None]
+    [release] = [one.run_id for one in runs if one.record().steps.registered is None]
     cut(next(root.export(release).glob("index/*")))
     with pytest.raises(DamageError, match="remove .* and give the same `surf2vec run` again") as told:
         run(root)

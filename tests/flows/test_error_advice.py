@@ -42,9 +42,9 @@ def test_a_bug_that_does_not_come_again(root: Root, monkeypatch: pytest.MonkeyPa
         with pytest.raises(RuntimeError):
             run(root)
     monkeypatch.setattr(steps, "train", lambda *arguments: pytest.fail("it was trained again"))
-    [story] = [Run(root, path.parent.name).story() for path in root.path.glob("runs/*/run.json")]
+    [record] = [Run(root, path.parent.name).record() for path in root.path.glob("runs/*/run.json")]
     result = run(root)
-    assert (result["alias"], result["run_id"]) == ("champion", story.run_id)
+    assert (result["alias"], result["run_id"]) == ("champion", record.run_id)
 
 
 def deliver_days(root: Root, *days: int, num_users: int = len(HISTORIES)) -> None:

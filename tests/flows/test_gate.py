@@ -15,8 +15,8 @@ from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.promotion import promote, read_registry, rollback
 from surf2vec.tasks.registry.tracking import MlflowClient
+from surf2vec.tasks.root.records import EvaluateStep
 from surf2vec.tasks.root.run import Root, Run
-from surf2vec.tasks.root.story import EvaluateStep
 from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.store.writer import open_pinned
 from surf2vec.trainer.system.files import read_json
@@ -62,7 +62,7 @@ def test_a_night_half_delivered_is_held_back_until_a_person_lets_it_through(logs
     first, second = (make_night(root, files, config=load_config(None, SETTINGS)) for files in nights)
     assert [first["gate"]["verdict"], second["gate"]["verdict"]] == ["first", "passed"]
     assert [first["alias"], second["alias"]] == ["champion", "champion"]
-    compared = Run(Root(root), second["run_id"]).story().require(EvaluateStep).comparison
+    compared = Run(Root(root), second["run_id"]).record().require(EvaluateStep).comparison
     assert compared
     assert (compared.champion, (compared.num_users or 0) >= 100) == (first["release"], True)
 
@@ -138,12 +138,12 @@ def test_what_was_rolled_back_comes_back_by_no_night(
         patch.setattr(tracking, "log_model", fail)
         with pytest.raises(ResourceError):
             night(6)
-    [story] = [one for one in stories(root) if "gate" in one["steps"] and "register" not in one["steps"]]
-    assert (story["base"]["release"], story["steps"]["gate"]["verdict"]) == (first["release"], "passed")
+    [record] = [one for one in records(root) if "gate" in one["steps"] and "register" not in one["steps"]]
+    assert (record["base"]["release"], record["steps"]["gate"]["verdict"]) == (first["release"], "passed")
 
     promote(root, publish, 2, "it was not its fault")
     third = night(6)
-    assert (third["run_id"], third["alias"]) == (story["run_id"], "challenger")
+    assert (third["run_id"], third["alias"]) == (record["run_id"], "challenger")
     assert (third["gate"]["passes"], third["gate"]["held_by"]) == (False, ["champion"])
     assert "Held back by champion" in Path(third["report"]).read_text()
     aliases, tags = state_of(root.path)
@@ -175,7 +175,7 @@ def test_a_second_root_does_not_take_the_alias_of_the_first(logs: Path, tmp_path
     assert [one["gate"]["held_by"] for one in nights] == [[], ["space"]]
 
 
-def stories(root: Root) -> list[dict[str, Any]]:
+def records(root: Root) -> list[dict[str, Any]]:
     return [read_json(path) for path in sorted(root.path.glob("runs/*/run.json"))]
 
 

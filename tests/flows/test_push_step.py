@@ -36,7 +36,7 @@ def test_a_store_that_was_away_catches_up_by_a_push_or_by_the_next_night(
     assert result["alias"] == "champion"
     serves = {name: vector.tolist() for name, vector in read_users(Path(result["export_dir"])).items()}
     assert read_served(stores[0]) == serves
-    pushed = Run(Root(tmp_path / "root"), result["run_id"]).story().steps.push
+    pushed = Run(Root(tmp_path / "root"), result["run_id"]).record().steps.push
     assert pushed is not None
     assert [one.get("release") for one in pushed.stores] == [result["release"], None, None]
     assert "cannot write to parquet" in pushed.stores[1]["error"]

@@ -3,7 +3,7 @@
 import pytest
 
 from surf2vec.flows.steps import announce_run
-from surf2vec.tasks.root.story import Story
+from surf2vec.tasks.root.records import RunRecord
 
 BASE = {"release": "r1", "window_id": "w1", "space_id": "s1"}
 
@@ -31,10 +31,10 @@ def test_a_run_says_what_is_so_now(
     told: str, steps: list[str], base: dict[str, str] | None, because: str | None
 ) -> None:
     values = {"unchanged": {"release": "r1"}}
-    story = Story.model_validate(
+    record = RunRecord.model_validate(
         {
             "run_id": "r2", "created_at": "2026-11-24T03:10:59+00:00", "base": base, "full_because": because,
             "steps": {name: values.get(name, {}) for name in steps},
         }
     )  # fmt: skip
-    assert announce_run(story) == told
+    assert announce_run(record) == told

@@ -97,7 +97,7 @@ def test_what_is_new_gone_or_damaged_lets_the_night_run(
         else:  # last, as its time of change is another then
             logs = [str(write_logs(tmp_path / "one.csv", 150))]
         assert find_finished(night, logs) is None
-    assert Run(root, result["run_id"]).story().steps.report
+    assert Run(root, result["run_id"]).record().steps.report
 
 
 @pytest.mark.slow

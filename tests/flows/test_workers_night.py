@@ -77,11 +77,11 @@ def test_killed_workers_and_nights_end_with_a_release_and_the_next_night_goes_on
     histories = first_days(logs)
     die_twice(root)
     first = run(root)
-    story = read_json(root / "runs" / first["run_id"] / "run.json")["steps"]["train"]
+    record = read_json(root / "runs" / first["run_id"] / "run.json")["steps"]["train"]
     assert first["alias"] == "champion"
     assert first["metrics"]["hit_at_10"] > 1.2 * first["metrics"]["popularity_hit_at_10"]
-    assert story["num_processes"] == 3
-    assert len(story["workers"]) == 2
+    assert record["num_processes"] == 3
+    assert len(record["workers"]) == 2
     assert "<h3>Workers</h3>" in Path(first["report"]).read_text()
     with get_client(sync_client=True) as client:
         [artifact] = [artifact for artifact in client.read_artifacts() if artifact.key == "surf2vec-users-workers"]
@@ -96,5 +96,5 @@ def test_killed_workers_and_nights_end_with_a_release_and_the_next_night_goes_on
     assert set(after) == set(before) | new
     told = read_json(root / "runs" / second["run_id"] / "run.json")["steps"]["train"]
     assert len(told["workers"]) == 2
-    assert told["tokens"] < story["tokens"] / 20, "few users, and the epochs of a night"
+    assert told["tokens"] < record["tokens"] / 20, "few users, and the epochs of a night"
     assert [one for one in doctor(Call(root, load_config(None, FAST)))["findings"] if one["level"] != "ok"] == []

@@ -151,11 +151,11 @@ class Found:
     slowest_seconds: float = 0.0
     faults: list[str] = field(default_factory=list)
 
-    def count(self, story: dict[str, Any]) -> None:
-        self.lines += story["lines"]
-        self.events += story["events"]
-        self.rejected += story["num_rejected"]
-        self.left_out += sum(story["left_out"].values())
+    def count(self, record: dict[str, Any]) -> None:
+        self.lines += record["lines"]
+        self.events += record["events"]
+        self.rejected += record["num_rejected"]
+        self.left_out += sum(record["left_out"].values())
 
 
 def check_written(folder: Path, seed: int, found: Found) -> None:
@@ -167,7 +167,7 @@ def check_written(folder: Path, seed: int, found: Found) -> None:
     found.files += 1
     started = time.perf_counter()
     try:
-        story = take_in(root, folder / log.name, partitions=draws.choice([1, 2, 8]), max_reject_ratio=1)
+        record = take_in(root, folder / log.name, partitions=draws.choice([1, 2, 8]), max_reject_ratio=1)
     except Exception as error:
         if not isinstance(error, RejectedError) or model.events:
             found.faults.append(f"seed {seed} {log.name}: {type(error).__name__}: {error}"[:400])
@@ -177,12 +177,12 @@ def check_written(folder: Path, seed: int, found: Found) -> None:
         return
     finally:
         found.slowest_seconds = max(found.slowest_seconds, time.perf_counter() - started)
-    found.count(story)
+    found.count(record)
     events = sorted(read_events(root, "user_id, url, ts, line"))
     rejects = [(line, reason) for _, line, reason in read_rejects(root)]
     for what, seen, expected in (
         ("events", events, sorted(model.events)), ("rejects", rejects, model.rejects),
-        ("left out", story["left_out"], model.left_out), ("lines", story["lines"], len(log.records)),
+        ("left out", record["left_out"], model.left_out), ("lines", record["lines"], len(log.records)),
     ):  # fmt: skip
         if seen != expected:
             found.faults.append(f"seed {seed} {log.name}: {what}: {differ(seen, expected)}")
@@ -254,7 +254,7 @@ def check_changed(folder: Path, seed: int, found: Found) -> None:
     found.files += 1
     started = time.perf_counter()
     try:
-        story = take_in(folder / "root", folder / name, partitions=2, max_reject_ratio=draws.choice([1, 1, 1, 0.01]))
+        record = take_in(folder / "root", folder / name, partitions=2, max_reject_ratio=draws.choice([1, 1, 1, 0.01]))
     except REFUSALS:
         found.refused += 1
         if list((folder / "root" / "events").rglob("*.parquet")):
@@ -265,13 +265,13 @@ def check_changed(folder: Path, seed: int, found: Found) -> None:
         return
     finally:
         found.slowest_seconds = max(found.slowest_seconds, time.perf_counter() - started)
-    found.count(story)
-    num_lines = story["events"] + story["num_rejected"] + sum(story["left_out"].values())
-    if story["lines"] != num_lines:
-        found.faults.append(f"seed {seed} {name}: {story['lines']} lines and {num_lines} accounted for")
-    if set(story["formats"]) <= {"jsonl", "access"} and name.endswith((".jsonl", ".log")):
+    found.count(record)
+    num_lines = record["events"] + record["num_rejected"] + sum(record["left_out"].values())
+    if record["lines"] != num_lines:
+        found.faults.append(f"seed {seed} {name}: {record['lines']} lines and {num_lines} accounted for")
+    if set(record["formats"]) <= {"jsonl", "access"} and name.endswith((".jsonl", ".log")):
         lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-        if (counted := sum(bool(line.strip(b" \t\r\n")) for line in lines)) != story["lines"]:
-            found.faults.append(f"seed {seed} {name}: {counted} lines in the file, {story['lines']} read")
-    if len(read_rejects(folder / "root")) != story["num_rejected"]:
+        if (counted := sum(bool(line.strip(b" \t\r\n")) for line in lines)) != record["lines"]:
+            found.faults.append(f"seed {seed} {name}: {counted} lines in the file, {record['lines']} read")
+    if len(read_rejects(folder / "root")) != record["num_rejected"]:
         found.faults.append(f"seed {seed} {name}: the list of rejects is another")

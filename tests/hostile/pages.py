@@ -117,7 +117,7 @@ def check_texts(root: Root, found: Found) -> None:
 def check_terminal(root: Root, found: Found) -> None:
     """`similar` and `explain` of hostile users, as a terminal gets them."""
     run = Run(root, list_runs(root)[-1])
-    export = root.export(run.story().steps.export.release)  # type: ignore[union-attr,arg-type]
+    export = root.export(run.record().steps.export.release)  # type: ignore[union-attr,arg-type]
     for number, word in list(enumerate(WORDS))[::3]:
         user = f"{word}{number}"
         with redirect_stdout(StringIO()) as out:

@@ -26,7 +26,7 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import SurfError
 from surf2vec.trainer.system.files import describe_file, digest_file, read_json, write_manifest_json
 from tests.power_loss.worlds import list_files
-from tests.releases import make_release, tell_story
+from tests.releases import make_release, write_run_record
 
 USER = "user-1"
 PATIENCE_SECONDS = 20
@@ -246,7 +246,7 @@ def check_releases(folder: Path) -> Found:
     """Each lie in a folder that is opened, and in a registered copy that is pulled, whose digest in the registry is mended."""
     found, root = Found(), Root(folder / "root")
     make_release(root)
-    publish_release(root, PublishConfig(), tell_story("r1"), root.export("r1"), None)
+    publish_release(root, PublishConfig(), write_run_record("r1"), root.export("r1"), None)
     good, place = root.export("r1"), folder / "told" / "release"
     expected, pulled = ask_all(good), list_files(good)
     for what in [*LIES, *MANIFESTS]:

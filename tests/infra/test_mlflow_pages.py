@@ -15,7 +15,7 @@ import pytest
 from surf2vec.infra.services import Service, find_port, responds
 from surf2vec.infra.stack import QUIET
 from surf2vec.tasks.registry.mlflow_runs import VIEW
-from surf2vec.tasks.root.run import Root, read_stories
+from surf2vec.tasks.root.run import Root, read_run_records
 from tests.infra.browser import PROGRAM, Browser
 
 pytestmark = [
@@ -58,7 +58,7 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     root, port = Root(folder / "root"), find_port(None)
-    newest = max(read_stories(root), key=lambda story: story.created_at).steps.registered
+    newest = max(read_run_records(root), key=lambda record: record.created_at).steps.registered
     assert newest
     url = f"http://127.0.0.1:{port}"
     command = [

@@ -92,13 +92,13 @@ def test_a_night_that_was_killed_goes_on_even_while_mlflow_is_away(
     artifacts = nights.artifacts(run)
     assert "resumed" in str(artifacts["training"].description)
 
-    story = json.loads(next((tmp_path / "root" / "runs").glob("*/run.json")).read_text())
-    registered = story["steps"]["register"]
+    record = json.loads(next((tmp_path / "root" / "runs").glob("*/run.json")).read_text())
+    registered = record["steps"]["register"]
     loaded = load_version(nights.stack, tmp_path, registered["model_version"])
     assert loaded["aliases"] == ["challenger", "champion"]
     assert loaded["version"] == str(registered["model_version"])
     assert str(loaded["location"]).startswith("mlflow-artifacts:/")
-    assert loaded["metrics"]["quality/hit_at_10"] == round(story["steps"]["evaluate"]["metrics"]["hit_at_10"], 4)
+    assert loaded["metrics"]["quality/hit_at_10"] == round(record["steps"]["evaluate"]["metrics"]["hit_at_10"], 4)
     assert loaded["curve_points"] > 10
     assert {"manifest.json", "run.json", "report.html"} <= set(loaded["files"])
     assert loaded["vector_numbers"] == 16
@@ -124,8 +124,8 @@ def test_a_night_outlasts_s3(nights: Nights, wikispeedia: Path, tmp_path: Path) 
     finally:
         nights.restart("s3")  # the other tests of the stack need it, too
     nights.wait_for_state(run, "Completed")
-    story = json.loads(next((tmp_path / "root" / "runs").glob("*/run.json")).read_text())
-    loaded = load_version(nights.stack, tmp_path, story["steps"]["register"]["model_version"])
+    record = json.loads(next((tmp_path / "root" / "runs").glob("*/run.json")).read_text())
+    loaded = load_version(nights.stack, tmp_path, record["steps"]["register"]["model_version"])
     assert {"manifest.json", "run.json", "report.html"} <= set(loaded["files"])
     assert loaded["vector_numbers"] == 16
 
@@ -246,9 +246,9 @@ def test_a_night_is_started_from_the_form(nights: Nights, data_dir: Path, pictur
         page.open(f"{address}/artifacts/artifact/{artifacts['night'].id}")
         page.wait_for_text("The run in MLflow")
         page.screenshot(pictures / "night.png")
-    story = json.loads(next((tmp_path / "root" / "runs").glob("*/run.json")).read_text())
-    assert (story["config"]["train"]["epochs"], story["config"]["train"]["vector_size"]) == (3, 16)
-    assert story["steps"]["export"]["num_users"] > 0
+    record = json.loads(next((tmp_path / "root" / "runs").glob("*/run.json")).read_text())
+    assert (record["config"]["train"]["epochs"], record["config"]["train"]["vector_size"]) == (3, 16)
+    assert record["steps"]["export"]["num_users"] > 0
 
 
 def test_no_password_is_where_it_does_not_belong(nights: Nights, listener: Listener) -> None:

@@ -36,7 +36,7 @@ def run_register(world: Path) -> None:
 
 
 def read_registry(world: Path) -> Any:
-    """Versions with their tags, aliases, the files of each version's copy, the stories; no times and no random ids."""
+    """Versions with their tags, aliases, the files of each version's copy, the records; no times and no random ids."""
     from surf2vec.tasks.registry import tracking
     from surf2vec.tasks.registry.faults import find_faults
 
@@ -51,21 +51,21 @@ def read_registry(world: Path) -> Any:
         tags = {name: value for name, value in version.tags.items() if not name.endswith(timed)}
         files = {name: digest for name, digest in files.items() if name != "state/manifest.json"}
         versions.append((version.number, tags, sorted(set(version.tags) - set(tags)), files))
-    stories = {path.parent.name: read_story(path) for path in root.path.glob("runs/*/run.json")}
+    records = {path.parent.name: read_run_record(path) for path in root.path.glob("runs/*/run.json")}
     copies = len(tracking.list_copies(root.tracking_uri))
-    return versions, found.aliases, stories, copies, list_files(root.path / "export"), list_store(root)
+    return versions, found.aliases, records, copies, list_files(root.path / "export"), list_store(root)
 
 
-def read_story(path: Path) -> Any:
-    story = read_json(path)
-    registered = story["steps"].get("register") or {}
+def read_run_record(path: Path) -> Any:
+    record = read_json(path)
+    registered = record["steps"].get("register") or {}
     alias = {name: registered.get(name) for name in ("alias", "model_version")}
-    gate = {name: value for name, value in (story["steps"].get("gate") or {}).items() if name != "champion"}
+    gate = {name: value for name, value in (record["steps"].get("gate") or {}).items() if name != "champion"}
     # The gate's champion is left out: tests.nights judges by who serves now.
     return (
         alias,
-        sorted(story["steps"]),
-        len(story.get("promotions") or []),
+        sorted(record["steps"]),
+        len(record.get("promotions") or []),
         gate,
     )
 
@@ -246,9 +246,9 @@ def read_night(world: Path) -> Any:
     from tests.served import champion_vectors
 
     root = Root(world / "root")
-    versions, aliases, stories, copies, *_ = read_registry(world)
+    versions, aliases, records, copies, *_ = read_registry(world)
     told = [(number, tags.get("release"), tags.get("gate")) for number, tags, *_ in versions]
-    steps = {name: (alias, done) for name, (alias, done, *_) in stories.items()}
+    steps = {name: (alias, done) for name, (alias, done, *_) in records.items()}
     return told, aliases, steps, copies, champion_vectors(root, PUBLISH), rows_by_user(root), read_events(root.path)
 
 

@@ -18,8 +18,8 @@ from surf2vec.tasks.ingest.ingest import ingest
 from surf2vec.tasks.queries.explain import explain_user
 from surf2vec.tasks.queries.similar import similar_users
 from surf2vec.tasks.queries.word2vec import export_word2vec
+from surf2vec.tasks.root.records import EvaluateStep
 from surf2vec.tasks.root.run import Root, Run
-from surf2vec.tasks.root.story import EvaluateStep
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.events import ignore_event
@@ -76,14 +76,14 @@ def test_no_corpus_is_made_of_altered_events(trained: tuple[Root, str], tmp_path
             build_anew(root, trained[1])
 
 
-def test_an_altered_story_is_refused(tmp_path: Path) -> None:
+def test_an_altered_record_is_refused(tmp_path: Path) -> None:
     """The gate reads the figures of the nights before in it."""
     run = Run(Root(tmp_path), "r1")
-    run.record(created_at="2026-11-26", window_id="0123456789abcdef")
+    run.update(created_at="2026-11-26", window_id="0123456789abcdef")
     run.record_steps(EvaluateStep(metrics={"hit_at_10": 0.4321}, num_users=1000))
     for seed in range(10):
         # A line's end may turn to a blank.
-        assert check(run.story_path, lambda: run.story().to_json(), seed) >= NUM_PLACES - 1
+        assert check(run.record_path, lambda: run.record().to_json(), seed) >= NUM_PLACES - 1
 
 
 def test_giving_the_log_again_repairs_altered_events(trained: tuple[Root, str], tmp_path: Path) -> None:

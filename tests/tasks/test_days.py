@@ -90,8 +90,8 @@ def test_an_empty_file_among_others_does_not_stop_a_night(tmp_path: Path, root: 
     whole, told = lines(1, range(10)), []
     write_log(tmp_path / "d1.csv", *whole)
     (tmp_path / "d2.csv").write_text(empty)
-    story = take_in(root, f"{tmp_path}/d*.csv", on_event=lambda name, values: told.append(values.get("message", "")))
-    assert (story["sources_new"], story["lines"]) == (1, 10)
+    record = take_in(root, f"{tmp_path}/d*.csv", on_event=lambda name, values: told.append(values.get("message", "")))
+    assert (record["sources_new"], record["lines"]) == (1, 10)
     assert any("d2.csv" in message and "left out until it has lines" in message for message in told)
     assert take_in(root, f"{tmp_path}/d*.csv")["sources_known"] == 1
     write_log(tmp_path / "d2.csv", *lines(2, range(5)))

@@ -14,14 +14,14 @@ from surf2vec.tasks.forgetting.forget import forget
 from surf2vec.tasks.registry import promotion, tracking
 from surf2vec.tasks.registry.faults import is_served
 from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.root.records import GateStep, RegisterStep
 from surf2vec.tasks.root.run import FORGET, Root, Run, lock_root
-from surf2vec.tasks.root.story import GateStep, RegisterStep
 from surf2vec.tasks.upkeep.doctor import examine
 from surf2vec.tasks.users.user_set import want_users
 from surf2vec.trainer.store.writer import lock_store
 from surf2vec.trainer.system.files import link_file
 from tests.nights import FIRST, HELD, make_night
-from tests.releases import make_release, tell_story
+from tests.releases import make_release, write_run_record
 from tests.served import make_served
 from tests.syncs import Disk
 from tests.trained import MEMORY_BYTES
@@ -38,7 +38,7 @@ def test_a_copy_is_on_the_disk_before_its_version_is_made(tmp_path: Path, monkey
         return register(*arguments)
 
     monkeypatch.setattr(tracking, "register", watched_register)
-    publish_release(root, CONFIG, tell_story(), export_dir, None)
+    publish_release(root, CONFIG, write_run_record(), export_dir, None)
     made = disk.first("version")
     synced = {path for kind, path in disk.events[:made] if kind == "fsync"}
     (copy,) = (root.artifacts / "models").iterdir()
@@ -55,7 +55,7 @@ def test_what_the_registry_holds_is_on_the_disk(served: Root, monkeypatch: pytes
     assert ("fsync", str(served.path)) in disk.events
 
 
-def test_a_promotion_that_died_before_its_story_is_recorded_by_the_same_again(
+def test_a_promotion_that_died_before_its_record_is_recorded_by_the_same_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = Root(tmp_path / "root")
@@ -66,15 +66,15 @@ def test_a_promotion_that_died_before_its_story_is_recorded_by_the_same_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as context:
-        context.setattr(promotion, "_record_in_story", die)
+        context.setattr(promotion, "_amend_record", die)
         with pytest.raises(KeyboardInterrupt):
             promotion.promote(root, CONFIG, None, "the data is right")
     for _ in range(2):
         assert not promotion.promote(root, CONFIG, None, "the data is right")["changed"]
-        story = Run(root, "r2").story()
-        assert story.require(GateStep).overridden == "the data is right"
-        assert story.require(RegisterStep).alias == "champion"
-        assert len(story.promotions) == 1
+        record = Run(root, "r2").record()
+        assert record.require(GateStep).overridden == "the data is right"
+        assert record.require(RegisterStep).alias == "champion"
+        assert len(record.promotions) == 1
 
 
 def test_hard_links_are_on_the_disk_before_the_older_export_goes(
@@ -124,7 +124,7 @@ def test_what_was_forgotten_is_gone_from_the_disk_before_the_proof(
 
 def test_the_folder_of_a_run_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(monkeypatch)
-    Run(Root(tmp_path / "root"), "r1").record(created_at="2026-11-24")
+    Run(Root(tmp_path / "root"), "r1").update(created_at="2026-11-24")
     written = disk.first("replace", "run.json")
     synced = {path for kind, path in disk.events[:written] if kind == "fsync"}
     assert {str(tmp_path), str(tmp_path / "root"), str(tmp_path / "root" / "runs")} <= synced
@@ -155,15 +155,15 @@ def test_a_copy_that_a_power_loss_left_bad_is_told_and_mended(served: Root, name
         (folder / name).write_bytes(b"")
     else:
         (folder / name).unlink()
-    story = Run(served, "r1").story()
-    assert not is_served(served, CONFIG, story.require(RegisterStep))
+    record = Run(served, "r1").record()
+    assert not is_served(served, CONFIG, record.require(RegisterStep))
     told = [f"{found.place}: {found.message}" for found in examine(served) if found.level == "damage"]
     assert told
     assert all(
         "models:/surf2vec-users/1" in line and "`surf2vec run` again that made release r1" in line for line in told
     )
-    publish_release(served, CONFIG, story, served.export("r1"), None)
-    assert is_served(served, CONFIG, story.require(RegisterStep))
+    publish_release(served, CONFIG, record, served.export("r1"), None)
+    assert is_served(served, CONFIG, record.require(RegisterStep))
     assert [found for found in examine(served) if found.level == "damage"] == []
     after = tracking.get_registered(uri, CONFIG.model_name)
     assert ([one.number for one in after.versions], after.aliases) == (
@@ -184,10 +184,10 @@ def test_a_registration_that_was_cut_off_after_its_copy_makes_the_copy_anew(
     with monkeypatch.context() as context:
         context.setattr(tracking, "register", die)
         with pytest.raises(KeyboardInterrupt):
-            publish_release(root, CONFIG, tell_story(), export_dir, None)
+            publish_release(root, CONFIG, write_run_record(), export_dir, None)
     (index,) = root.artifacts.rglob("users.faiss")
     index.write_bytes(b"")
-    told = publish_release(root, CONFIG, tell_story(), export_dir, None)
+    told = publish_release(root, CONFIG, write_run_record(), export_dir, None)
     assert is_served(root, CONFIG, RegisterStep(**told))
     assert len(list((root.artifacts / "models").iterdir())) == 1
 

@@ -55,7 +55,7 @@ class StoppedError(SurfError):
 def train(
     job: Job, on_event: OnEvent = ignore_event, *, resume: bool = True, stop: threading.Event | None = None
 ) -> dict[str, Any]:
-    """Train all epochs, or the remaining ones, and commit. Returns the training's part of the run's story.
+    """Train all epochs, or the remaining ones, and commit. Returns the training's part of the run's record.
 
     Resumes a training of the same corpus and configuration in the store; returns one that has ended. The first commit
     replaces any other generation. `stop`, or SIGTERM, stops the training at the next micro-partition's end.
@@ -84,7 +84,7 @@ def train(
         generation = open_generation(job.store_dir)
         trail = generation.trail
         lags = trail.lags.vectors[: generation.config.trail_window, 0].tolist() if trail else []
-        return record.story(generation.manifest) | {"compile_seconds": compile_seconds, "lags": lags}
+        return record.record(generation.manifest) | {"compile_seconds": compile_seconds, "lags": lags}
 
 
 def train_on(

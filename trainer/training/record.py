@@ -1,4 +1,4 @@
-"""The progress and cost of a training: manifests pass it from one process to the next, and the story has it."""
+"""The progress and cost of a training: manifests pass it from one process to the next, and the record has it."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import Any
 
 from surf2vec.trainer.training.curve import NUM_SUMS, Curve, losses
 
-STORY_FIELDS = (
+STEP_FIELDS = (
     "best", "stopped_after_epoch", "peak_bytes", "train_seconds", "num_processes", "num_commits", "bytes_read", "bytes_written",
 )  # fmt: skip
 
@@ -76,13 +76,13 @@ class Record:
         curve.point_sums = [0.0] * NUM_SUMS
         return point
 
-    def story(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Return the story's "train" (without seconds); manifest: of the last generation."""
+    def record(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """Return the record of step "train" (without seconds); manifest: of the last generation."""
         seconds = max(self.train_seconds, 1e-9)
         workers = [dataclasses.asdict(load) for load in self.loads]
         return {
             **{name: manifest[name] for name in ("generation", "kernel", "kernel_reason", "plan")},
-            **{name: getattr(self, name) for name in STORY_FIELDS},
+            **{name: getattr(self, name) for name in STEP_FIELDS},
             "tokens": round(self.tokens_done),
             "tokens_per_second": self.tokens_done / seconds if self.train_seconds else None,
             **self.curve.epoch_losses(),

@@ -22,7 +22,7 @@ from surf2vec.tasks.stores.push import open_release
 from surf2vec.trainer.errors import InputError
 from surf2vec.trainer.events import ignore_event
 from tests.pushed import push_to
-from tests.releases import STORAGES, make_release, tell_story
+from tests.releases import STORAGES, make_release, write_run_record
 from tests.tasks.registry.test_serving_model import ask, load
 
 WORDS = r"is of release r2 \(space space-1\), and the manifest of release r1 \(space space-1\): vectors of two releases"
@@ -34,7 +34,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Root:
     made = Root(tmp_path_factory.mktemp("root"))
     for number, release in enumerate(("r1", "r2"), start=1):
         make_release(made, release, num_users=300, seed=number)
-        publish_release(made, STORAGES["reference"], tell_story(release), made.export(release), None)
+        publish_release(made, STORAGES["reference"], write_run_record(release), made.export(release), None)
     return made
 
 

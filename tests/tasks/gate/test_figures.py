@@ -10,8 +10,8 @@ import pytest
 from surf2vec.tasks.config import GateConfig
 from surf2vec.tasks.corpus.window import EventsFile, Window
 from surf2vec.tasks.gate.figures import Case, judge_release, open_case
+from surf2vec.tasks.root.records import CorpusStep, GateStep, RegisterStep, Steps
 from surf2vec.tasks.root.run import Root, Run
-from surf2vec.tasks.root.story import CorpusStep, GateStep, RegisterStep, Steps
 from surf2vec.trainer.system.files import read_json, write_json
 from tests.corpora import write_corpus
 from tests.releases import FakeGeneration, draw_generation, export_release
@@ -22,7 +22,7 @@ NEWEST = max(STEADY)
 
 
 def make_release(root: Root, release: str, change: Any = None, **steps: Any) -> Run:
-    """An exported release with its story: user i has seen items i and i + 1; vectors are the same in each, but for `change`."""
+    """An exported release with its record: user i has seen items i and i + 1; vectors are the same in each, but for `change`."""
     histories = {f"user-{i}": [i % NUM_ITEMS, (i + 1) % NUM_ITEMS] for i in range(NUM_USERS)}
     corpus = write_corpus(root.corpus(f"window-{release}"), histories, 2, NUM_ITEMS)
     generation = draw_generation(corpus.folder, seed=1)
@@ -36,7 +36,7 @@ def make_release(root: Root, release: str, change: Any = None, **steps: Any) -> 
         "evaluate": {"metrics": {"hit_at_10": 0.2}, "num_users": 200},
         "export": {"num_users": NUM_USERS, "num_items": NUM_ITEMS},
     }
-    run.record(steps={name: step | steps.get(name, {}) for name, step in told.items()})
+    run.update(steps={name: step | steps.get(name, {}) for name, step in told.items()})
     return run
 
 
@@ -163,7 +163,7 @@ def test_numbers_that_fell(root: Root, name: str, steps: dict[str, Any]) -> None
     (root.run("before") / "run.json").unlink()
     judged = judge(run)
     assert judged["passes"]
-    assert "nothing to go by: the story of release before does not have it" in verdicts(
+    assert "nothing to go by: the record of release before does not have it" in verdicts(
         judged, "users, in", "items, in"
     )
 
@@ -181,8 +181,8 @@ def test_numbers_that_fell(root: Root, name: str, steps: dict[str, Any]) -> None
 def test_hits_of_few_users_or_of_others_say_nothing(root: Root, steps: dict[str, Any], reason: str) -> None:
     evaluation = {"metrics": {"hit_at_10": 0.01}} | steps.get("evaluate", {})
     run = make_release(root, "tonight", **(steps | {"evaluate": evaluation}))
-    story = run.story().to_json()["steps"]
-    run.record(steps=story | steps | {"evaluate": evaluation | {"num_users": evaluation.get("num_users", 200)}})
+    record = run.record().to_json()["steps"]
+    run.update(steps=record | steps | {"evaluate": evaluation | {"num_users": evaluation.get("num_users", 200)}})
     judged = judge(run)
     assert judged["passes"]
     assert verdicts(judged, "hit@10 on all") == [f"nothing to go by: {reason}"]
@@ -225,7 +225,7 @@ def test_the_registry_alone_knows_that_the_spaces_differ(tmp_path: Path) -> None
     """The champion is another root's: none of its files is here."""
     root = Root(tmp_path)
     run = make_release(root, "tonight")
-    run.record(champion="theirs")
+    run.update(champion="theirs")
     for space, held_by in (("another", ["space"]), ("", ["space"]), ("space-1", [])):
         case = open_case(run, GateConfig(), "theirs", {"theirs": space}, open_window(100))
         assert judge_release(case)["held_by"] == held_by
@@ -235,7 +235,7 @@ def test_the_registry_alone_knows_that_the_spaces_differ(tmp_path: Path) -> None
 
 def test_a_champion_that_came_while_the_first_night_ran(root: Root) -> None:
     run = make_release(root, "tonight")
-    run.record(champion=None)
+    run.update(champion=None)
     assert open_case(run, GateConfig(), "before", {}, open_window(1)).has_changed
 
 
@@ -249,7 +249,7 @@ def test_only_users_whose_tokens_did_not_change_count(root: Root) -> None:
         users[odd] *= -1
     export_release(root, "tonight", corpus.folder, generation)  # type: ignore[arg-type]
     run = Run(root, "tonight")
-    run.record(steps=Run(root, "before").story().steps)
+    run.update(steps=Run(root, "before").record().steps)
     judged = judge(run)
     assert judged["passes"]
     assert judged["metrics"]["gate_cosine_p1"] == pytest.approx(1.0)
@@ -282,7 +282,7 @@ def test_a_day_that_is_missing(root: Root) -> None:
     days = {day: events for day, events in STEADY.items() if day != NEWEST - timedelta(1)}
     run = make_release(root, "tonight")
     assert judge(run, days=days)["passes"]  # the champion's newest day is that one: it lived without it
-    Run(root, "before").record(steps=Steps(corpus=CorpusStep(until=(NEWEST - timedelta(2)).isoformat())))
+    Run(root, "before").update(steps=Steps(corpus=CorpusStep(until=(NEWEST - timedelta(2)).isoformat())))
     assert judge(run, days=days)["held_by"] == ["missing_days"]
     assert judge(run, days=days, missing_days=1)["passes"]
 
@@ -299,7 +299,7 @@ def open_window(*events: int) -> Window:
 
 def test_a_case_knows_the_days_and_how_the_night_before_saw_them(root: Root) -> None:
     run = make_release(root, "tonight")
-    run.record(champion="before")
+    run.update(champion="before")
     case = open_case(run, GateConfig(), "before", {"before": "space-1"}, open_window(100, 200, 300))
     assert case.days == {date(2026, 6, 1): 200, date(2026, 6, 2): 200, date(2026, 6, 3): 300}
     assert (case.days_before, case.has_changed, case.champion_space) == ({}, False, "space-1")
@@ -312,11 +312,11 @@ def test_a_case_knows_the_days_and_how_the_night_before_saw_them(root: Root) -> 
 
 def test_a_run_that_has_served_is_judged_beside_the_champion_it_met(root: Root) -> None:
     run = make_release(root, "tonight")
-    run.record(champion="before")
+    run.update(champion="before")
     run.step(GateStep, "", lambda: {"champion": "before"})
     run.step(RegisterStep, "", lambda: {"alias": "champion"})
     case = open_case(run, GateConfig(), "tonight", {"tonight": "space-1"}, open_window(1))
     assert (case.champion, case.has_changed) == ("before", False)
-    run.record(steps=run.story().steps.without(RegisterStep))  # killed between the alias and the story
+    run.update(steps=run.record().steps.without(RegisterStep))  # killed between the alias and the record
     case = open_case(run, GateConfig(), "tonight", {}, open_window(1))
     assert (case.champion, case.has_changed) == ("before", False)

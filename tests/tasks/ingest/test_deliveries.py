@@ -18,8 +18,8 @@ def root(tmp_path: Path) -> Path:
 def test_a_late_file_adds_and_the_others_stay(tmp_path: Path, root: Path) -> None:
     take_in(root, write_log(tmp_path / "a.csv", "u,/a,2020-07-01"))
     before = snapshot(root)
-    story = take_in(root, write_log(tmp_path / "b.csv", "u,/b,2020-07-01"))
-    assert (story["sources_new"], story["lines"]) == (1, 1)
+    record = take_in(root, write_log(tmp_path / "b.csv", "u,/b,2020-07-01"))
+    assert (record["sources_new"], record["lines"]) == (1, 1)
     assert [row[1] for row in read_events(root)] == ["/a", "/b"]
     assert {name: snapshot(root)[name] for name in before if name != "sources.json"}.items() <= before.items()
 
@@ -29,8 +29,8 @@ def test_a_file_delivered_again_replaces_its_own_rows(tmp_path: Path, root: Path
     write_log(tmp_path / "b.csv", "u,/b,2020-07-01")
     take_in(root, f"{tmp_path}/*.csv", max_reject_ratio=1)
     write_log(tmp_path / "a.csv", "u,/new,2020-07-03")
-    story = take_in(root, tmp_path / "a.csv")
-    assert (story["sources_new"], story["sources_replaced"], story["sources_known"]) == (0, 1, 0)
+    record = take_in(root, tmp_path / "a.csv")
+    assert (record["sources_new"], record["sources_replaced"], record["sources_known"]) == (0, 1, 0)
     assert [row[1] for row in read_events(root)] == ["/b", "/new"]
     assert read_rejects(root) == []
     assert sorted(path.name for path in (root / "events").iterdir()) == ["day=2020-07-01", "day=2020-07-03"]

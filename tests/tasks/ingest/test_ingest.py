@@ -74,20 +74,20 @@ def test_every_format_gives_the_same_events(tmp_path: Path, root: Path, name: st
         with pytest.raises(InputError, match="is no Parquet file"):
             take_in(root, path)
         return
-    story = take_in(root, path)
+    record = take_in(root, path)
     first = 2 if name in ("a.csv", "a.tsv") else 1
     assert read_events(root) == [(*event, first + number) for number, event in enumerate(EVENTS)]
-    assert (story["lines"], story["events"], story["num_rejected"]) == (2, 2, 0)
+    assert (record["lines"], record["events"], record["num_rejected"]) == (2, 2, 0)
 
 
 def test_formats_mixed_in_one_run(tmp_path: Path, root: Path) -> None:
     for name, dump in DUMPS.items():
         dump(tmp_path / name)
-    story = take_in(root, f"{tmp_path}/a.*")
-    assert story["sources_new"] == 5
-    assert story["events"] == 10
-    assert story["formats"] == {"access": 1, "csv": 1, "jsonl": 1, "parquet": 1, "tsv": 1}
-    assert story["times"] == {
+    record = take_in(root, f"{tmp_path}/a.*")
+    assert record["sources_new"] == 5
+    assert record["events"] == 10
+    assert record["formats"] == {"access": 1, "csv": 1, "jsonl": 1, "parquet": 1, "tsv": 1}
+    assert record["times"] == {
         "access-log times": 1, "epoch seconds": 1, "text with zone": 2, "timestamps without zone, taken as UTC": 1,
     }  # fmt: skip
     assert {row[:3] for row in read_events(root)} == set(EVENTS)
@@ -125,9 +125,9 @@ def test_lines_that_are_left_out_are_no_rejects(tmp_path: Path, root: Path) -> N
     log = write_log(
         tmp_path / "a.csv", *[f"{line},2020-07-01" for line in lines], header="user_id,url,method,status,ts"
     )
-    story = take_in(root, log, max_reject_ratio=0)
+    record = take_in(root, log, max_reject_ratio=0)
     assert [row[1] for row in read_events(root)] == ["/a", "/b"]
-    assert story["left_out"] == {"not a GET request": 1, "not a page": 1, "static asset": 1, "status 400 or above": 1}
+    assert record["left_out"] == {"not a GET request": 1, "not a page": 1, "static asset": 1, "status 400 or above": 1}
     assert read_rejects(root) == []
 
 
@@ -205,8 +205,8 @@ def test_pages_with_very_many_queries_are_told_of(tmp_path: Path, root: Path) ->
     lines = [f"u{n % 9},/index.php?u{n}@example.com&lang=en&id={n}#x,2020-07-01" for n in range(800)]
     lines += [f"u{n % 9},https://e.com/?gclid={n}&utm_source={n},2020-07-01" for n in range(800)]
     lines += [f"u{n % 9},/few?page={n % 9},2020-07-01" for n in range(800)]
-    story = take_in(root, write_log(tmp_path / "a.csv", *lines), write_log(tmp_path / "b.csv", *lines[:700]))
-    [told] = story["many_queries"]
+    record = take_in(root, write_log(tmp_path / "a.csv", *lines), write_log(tmp_path / "b.csv", *lines[:700]))
+    [told] = record["many_queries"]
     assert (told["page"], told["keys"]) == ("/index.php", ["id", "lang"])
     assert 400 <= told["num_queries"] <= 1600  # one in sixteen is looked at
     kept = tmp_path / "kept"
@@ -350,6 +350,6 @@ def test_any_text_survives_csv_and_json(
 def test_real_logs(
     data_dir: Path, root: Path, name: str, columns: dict[str, Any], lines: int, events: int, left_out: int
 ) -> None:
-    story = take_in(root, data_dir / name, columns=columns, partitions=None)
-    assert (story["lines"], story["events"], sum(story["left_out"].values())) == (lines, events, left_out)
-    assert story["num_rejected"] == 0
+    record = take_in(root, data_dir / name, columns=columns, partitions=None)
+    assert (record["lines"], record["events"], sum(record["left_out"].values())) == (lines, events, left_out)
+    assert record["num_rejected"] == 0

@@ -131,10 +131,10 @@ def test_unusable_lines_are_rejects_and_the_others_count(tmp_path: Path, root: P
         lines += [b"u,/good,2020-07-01", b"" if number % 3 == 0 else b"v,/good,2020-07-01", line]
         expected.append(("a.csv", len(lines), reason))
     (tmp_path / "a.csv").write_bytes(newline.join(lines))
-    story = take_in(root, tmp_path / "a.csv", max_reject_ratio=1)
+    record = take_in(root, tmp_path / "a.csv", max_reject_ratio=1)
     assert read_rejects(root) == expected
-    assert sum(story["rejected"].values()) == story["num_rejected"] == len(BAD_LINES)
-    assert story["lines"] == story["events"] + story["num_rejected"]
+    assert sum(record["rejected"].values()) == record["num_rejected"] == len(BAD_LINES)
+    assert record["lines"] == record["events"] + record["num_rejected"]
     assert {url for _, url, _, _ in read_events(root)} == {"/good", "/old"}
 
 

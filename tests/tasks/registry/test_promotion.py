@@ -24,8 +24,8 @@ from surf2vec.tasks.registry.promotion import (
 )
 from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.registry.releases import find_alias
+from surf2vec.tasks.root.records import GateStep, RegisterStep
 from surf2vec.tasks.root.run import Root, Run, lock_root
-from surf2vec.tasks.root.story import GateStep, RegisterStep
 from surf2vec.trainer.errors import DamageError, HeldBackError, InputError, UnavailableError
 from surf2vec.trainer.store.writer import lock_store
 from tests.dying import start
@@ -100,10 +100,10 @@ def test_a_held_version_needs_a_reason_which_is_kept(root: Root) -> None:
     assert aliases_of(root) == {"challenger": 3, "champion": 3}
     expected = {"gate": "overridden", "override_reason": "the shop was closed", "champion_before": "2"}
     assert expected.items() <= tags_of(root, 3).items()
-    story = Run(root, "r3").story()
-    assert "the shop was closed" in story.promotions[0].message
-    assert story.require(GateStep).overridden == "the shop was closed"
-    assert story.require(RegisterStep).alias == "champion"
+    record = Run(root, "r3").record()
+    assert "the shop was closed" in record.promotions[0].message
+    assert record.require(GateStep).overridden == "the shop was closed"
+    assert record.require(RegisterStep).alias == "champion"
     assert "the shop was closed" in lines[0]
     tags = tags_of(root, 3)
     again = promote(root, PUBLISH, None, "another reason")
@@ -119,7 +119,7 @@ def test_a_rollback_goes_to_the_champion_before_once(root: Root) -> None:
     assert aliases_of(root) == {"challenger": 3, "champion": 1}
     assert tags_of(root, 1)["rolled_back_from"] == "2"
     assert "rolled_back_at" in tags_of(root, 2)
-    assert [Run(root, name).story().promotions[0].message for name in ("r1", "r2")] == [told["message"]] * 2
+    assert [Run(root, name).record().promotions[0].message for name in ("r1", "r2")] == [told["message"]] * 2
     again = rollback(root, PUBLISH, None)
     assert not again["changed"]
     assert "version 1 serves already, rolled back from version 2: nothing was changed" in again["message"]
@@ -143,8 +143,8 @@ def test_a_run_tells_the_alias_that_its_version_has_now(root: Root, monkeypatch:
 def test_registering_again_does_not_bring_back_what_was_rolled_back(root: Root) -> None:
     rollback(root, PUBLISH, None)
     assert settle_aliases(root, PUBLISH, 2, GateStep(**PASSED)) is None
-    story = Run(root, "r2").story()
-    assert publish_release(root, PUBLISH, story, root.export("r2"), None)["alias"] is None
+    record = Run(root, "r2").record()
+    assert publish_release(root, PUBLISH, record, root.export("r2"), None)["alias"] is None
     assert aliases_of(root)["champion"] == 1
     with pytest.raises(HeldBackError, match="version 2 was rolled back at"):
         promote(root, PUBLISH, 2, None)
@@ -215,14 +215,14 @@ def test_without_anything_to_serve_nothing_moves(root: Root, tmp_path: Path) -> 
 
 
 def told_of(root: Root) -> Any:
-    """What the registry and the stories say, without times: tags, aliases, and of each story its lines, reason and alias."""
+    """What the registry and the records say, without times: tags, aliases, and of each record its lines, reason and alias."""
     timed = ("promoted_at", "rolled_back_at")
     tags = {
         number: {name: name in timed or value for name, value in tags_of(root, number).items()} for number in (1, 2, 3)
     }
-    stories = [Run(root, name).story() for name in ("r1", "r2", "r3")]
-    lines = [["x" in line.message for line in story.promotions] for story in stories]
-    steps = [(story.require(GateStep).overridden, story.require(RegisterStep).alias) for story in stories]
+    records = [Run(root, name).record() for name in ("r1", "r2", "r3")]
+    lines = [["x" in line.message for line in record.promotions] for record in records]
+    steps = [(record.require(GateStep).overridden, record.require(RegisterStep).alias) for record in records]
     return aliases_of(root), tags, lines, steps
 
 
@@ -242,7 +242,7 @@ WRITES = ["set_model_version_tag", "delete_model_version_tag", "set_registered_m
 def test_a_call_cut_off_at_any_write_is_completed(
     root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: Any, move: Any
 ) -> None:
-    """The reason why a version was promoted, and the line of each story, are there as without the interruption."""
+    """The reason why a version was promoted, and the line of each record, are there as without the interruption."""
     left = 0
 
     def stop_later(write: Any) -> Any:

@@ -19,12 +19,12 @@ from surf2vec.tasks.registry.publish import CURVE, attach_report, list_metrics, 
 from surf2vec.tasks.registry.releases import current_release
 from surf2vec.tasks.registry.version_tags import read_tags
 from surf2vec.tasks.report.tables import flatten
+from surf2vec.tasks.root.records import RegisterStep, RunRecord, TrainStep
 from surf2vec.tasks.root.run import Root
-from surf2vec.tasks.root.story import RegisterStep, Story, TrainStep
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.system.files import read_json
 from tests.dying import start
-from tests.releases import STORAGES, make_release, read_users, tell_story
+from tests.releases import STORAGES, make_release, read_users, write_run_record
 
 mlflow = tracking.mlflow
 PUBLISH = PublishConfig()
@@ -33,7 +33,7 @@ PUBLISH = PublishConfig()
 def register(
     root: Root, publish: PublishConfig = PUBLISH, release: str = "r1", report: Path | None = None
 ) -> dict[str, Any]:
-    return publish_release(root, publish, tell_story(release), root.export(release), report)
+    return publish_release(root, publish, write_run_record(release), root.export(release), report)
 
 
 def client_of(root: Root) -> Any:
@@ -92,7 +92,7 @@ def test_the_folder_has_the_card_of_its_version(published: tuple[Root, dict[str,
     assert r"* **Version** 1 of surf2vec-users, registered as champion" in readme
 
 
-def test_the_story_of_the_step(published: tuple[Root, dict[str, Any]], storage: str) -> None:
+def test_the_record_of_the_step(published: tuple[Root, dict[str, Any]], storage: str) -> None:
     root, told = published
     assert told | {"mlflow_run_id": ""} == {
         "model_name": "surf2vec-users", "model_version": 1, "alias": "champion",
@@ -295,8 +295,8 @@ def test_a_run_that_was_overtaken_does_not_serve(root: Root) -> None:
     register(root, release="r1")
     for number, (release, until) in enumerate([("r2", "2015-05-17"), ("r3", "2015-05-18")], start=2):
         make_release(root, release, seed=number)
-        story = tell_story(release, {"corpus": {"until": until}})
-        told.append(publish_release(root, PUBLISH, story, root.export(release), None)["alias"])
+        record = write_run_record(release, {"corpus": {"until": until}})
+        told.append(publish_release(root, PUBLISH, record, root.export(release), None)["alias"])
         assert current_release(root, PUBLISH) == ("r1" if release == "r2" else "r3")
     assert told == [None, "champion"]
 
@@ -334,12 +334,12 @@ def test_nothing_registered_has_no_release(root: Root) -> None:
         current_release(root, PUBLISH)
 
 
-def test_metrics_are_grouped_and_the_same_for_the_same_story() -> None:
-    story = tell_story(steps={"gate": {"metrics": {"gate_cosine_p1": 0.99}}, "corpus": {"num_tokens": 9}})
-    found = list_metrics(story)
+def test_metrics_are_grouped_and_the_same_for_the_same_record() -> None:
+    record = write_run_record(steps={"gate": {"metrics": {"gate_cosine_p1": 0.99}}, "corpus": {"num_tokens": 9}})
+    found = list_metrics(record)
     assert {point.key.partition("/")[0] for point in found} == {"quality", "gate", "data", "cost", "train"}
     assert {point.key: point.value for point in found}["gate/cosine_p1"] == 0.99
-    again = Story.model_validate_json(json.dumps(story.to_json()))
+    again = RunRecord.model_validate_json(json.dumps(record.to_json()))
     assert [dict(one) for one in found] == [dict(one) for one in list_metrics(again)]
 
 
@@ -347,7 +347,7 @@ def test_a_run_has_at_most_thirty_metrics_though_every_rule_and_every_loss_is_me
     values = dict.fromkeys(TrainStep.model_fields.keys() & {"stall", "commit_stall", "train_seconds", "peak_bytes"}, 1)
     names = ("index_recall_at_10", "export_explained_variance", "export_hit_at_10", "export_hit_at_10_loss")
     ranked = [name for metric in ("hit", "mrr", "coverage", "ndcg") for name in (f"{metric}_at_10", f"{metric}_at_20")]
-    story = tell_story(
+    record = write_run_record(
         steps={
             "corpus": {"num_tokens": 9, "num_changed": 1, "num_new_items": 1},
             "evaluate": {"metrics": {f"{side}{name}": 0.5 for side in ("", "popularity_") for name in ranked}},
@@ -356,20 +356,22 @@ def test_a_run_has_at_most_thirty_metrics_though_every_rule_and_every_loss_is_me
             "gate": {"metrics": {f"gate_{rule.name}": 1.0 for rule in list_rules(GateConfig())} | {"gate_passes": 1.0}},
         }
     )
-    assert 25 < len({point.key for point in list_metrics(story)}) <= 30
+    assert 25 < len({point.key for point in list_metrics(record)}) <= 30
 
 
 def test_what_a_smaller_release_loses_is_a_metric() -> None:
-    story = tell_story(steps={"export": {"metrics": {"export_hit_at_10_loss": 0.002, "index_recall_at_10": 0.95}}})
-    values = {point.key: point.value for point in list_metrics(story)}
+    record = write_run_record(
+        steps={"export": {"metrics": {"export_hit_at_10_loss": 0.002, "index_recall_at_10": 0.95}}}
+    )
+    values = {point.key: point.value for point in list_metrics(record)}
     assert (values["quality/export_hit_at_10_loss"], values["quality/index_recall_at_10"]) == (0.002, 0.95)
 
 
 def test_training_beside_its_plan_is_in_the_metrics() -> None:
     plan = {"seconds": 3.0, "peak_bytes": 9, "read_bytes": 5}
     train = {"train_seconds": 2.0, "commit_stall": 0.5, "stall": 0.25, "bytes_read": 4, "plan": plan}
-    story = tell_story(steps={"train": train})
-    values = {point.key: point.value for point in list_metrics(story)}
+    record = write_run_record(steps={"train": train})
+    values = {point.key: point.value for point in list_metrics(record)}
     assert (values["cost/train_seconds"], values["cost/train_stall"]) == (3.0, 0.25)
     assert "cost/train_peak_bytes" not in values
 

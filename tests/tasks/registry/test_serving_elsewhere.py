@@ -20,7 +20,7 @@ from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.root.run import Root
 from tests.infra.nights import wait_until
-from tests.releases import ONE_IN_CI, STORAGES, make_release, read_users, tell_story
+from tests.releases import ONE_IN_CI, STORAGES, make_release, read_users, write_run_record
 from tests.trail_releases import make_trail_root
 
 CONSUMER = """
@@ -115,7 +115,7 @@ def test_the_model_answers_where_none_of_our_code_is(tmp_path: Path, storage: st
     root = Root(tmp_path / "root ü")
     folder = make_release(root)
     users = read_users(folder)
-    publish_release(root, STORAGES[storage], tell_story(), folder, None)
+    publish_release(root, STORAGES[storage], write_run_record(), folder, None)
     [requirements] = root.artifacts.rglob("requirements.txt")
     assert requirements.read_text().split() == tracking.pin_requirements()
     if storage == "reference":
@@ -139,7 +139,7 @@ def test_the_model_answers_where_none_of_our_code_is(tmp_path: Path, storage: st
 @pytest.mark.slow
 def test_pages_are_summed_up_where_none_of_our_code_is(tmp_path: Path, elsewhere: Elsewhere) -> None:
     root = make_trail_root(tmp_path / "root")
-    publish_release(root, STORAGES["copy"], tell_story("whole"), root.export("whole"), None)
+    publish_release(root, STORAGES["copy"], write_run_record("whole"), root.export("whole"), None)
     done = elsewhere.consume(root.tracking_uri, program=PAGES_CONSUMER)
     assert done.returncode == 0, done.stderr
     last = np.stack([read_users(root.export("whole"))["user-7"], np.zeros(16, np.float32)])
@@ -154,7 +154,7 @@ def test_pages_are_summed_up_where_none_of_our_code_is(tmp_path: Path, elsewhere
 def test_mlflow_serves_the_model_where_none_of_our_code_is(tmp_path: Path, storage: str, elsewhere: Elsewhere) -> None:
     root = Root(tmp_path / "root")
     folder = make_release(root)
-    publish_release(root, STORAGES[storage], tell_story(), folder, None)
+    publish_release(root, STORAGES[storage], write_run_record(), folder, None)
     asked = {
         "dataframe_split": {"columns": ["user_id"], "data": [["user-7"], ["nobody"]]},
         "params": {"k": 3, "items": 2},

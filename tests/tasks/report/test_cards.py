@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from surf2vec.tasks.report.cards import describe_time, list_night, model_card, name_night, version_card
-from surf2vec.tasks.root.story import Story
+from surf2vec.tasks.root.records import RunRecord
 
-STORY: dict[str, Any] = {
+RECORD: dict[str, Any] = {
     "run_id": "3af29a720ada",
     "created_at": "2026-11-07T04:00:00+00:00",
     "config": {"ingest": {"min_item_users": 3, "mask_secrets": True, "user_key_env": "KEY"}},
@@ -29,31 +29,33 @@ MANIFEST: dict[str, Any] = {
 }  # fmt: skip
 
 
-def story(**values: Any) -> Story:
-    return Story.model_validate(STORY | values)
+def record(**values: Any) -> RunRecord:
+    return RunRecord.model_validate(RECORD | values)
 
 
 def test_a_run_is_named_by_its_day_its_kind_and_its_id() -> None:
-    assert name_night(story()) == "2026-11-06 · full · 3af29a"
+    assert name_night(record()) == "2026-11-06 · full · 3af29a"
     base = {"release": "r0", "window_id": "w0", "space_id": "s1"}
-    assert name_night(story(base=base)) == "2026-11-06 · incremental · 3af29a"
-    assert name_night(Story(run_id="abcdefgh", created_at="2026-11-07T04", steps={})) == "2026-11-07 · full · abcdef"  # type: ignore[arg-type]
+    assert name_night(record(base=base)) == "2026-11-06 · incremental · 3af29a"
+    assert (
+        name_night(RunRecord(run_id="abcdefgh", created_at="2026-11-07T04", steps={})) == "2026-11-07 · full · abcdef"
+    )  # type: ignore[arg-type]
 
 
 def test_a_night_is_four_lines_and_its_time() -> None:
     registered = {"model_name": "shop_users", "model_version": 7, "alias": "challenger"}
-    told = list_night(story(steps=STORY["steps"] | {"register": registered}))
+    told = list_night(record(steps=RECORD["steps"] | {"register": registered}))
     assert told == [
         "**Users** 1,379; 2,083 items",
         "**hit@10** 0.321, popularity 0.024",
         "**Gate** Held back by users: the champion keeps serving.",
         r"**Version** 7 of shop\_users, registered as challenger",
     ]
-    assert describe_time(story()) == "**Time** 12.0 s, training 10.0 s"
+    assert describe_time(record()) == "**Time** 12.0 s, training 10.0 s"
 
 
 def test_a_version_has_its_figures_window_origin_privacy_and_gate() -> None:
-    card = version_card(story(), MANIFEST, 2_700_000)
+    card = version_card(record(), MANIFEST, 2_700_000)
     for words in (
         "128 numbers for each of 1,379 users and for 2,083 items, 2.7 MB. They are in the registry.",
         "* **Window** 2026-11-01 to 2026-11-06, 29.7 k tokens",
@@ -65,7 +67,7 @@ def test_a_version_has_its_figures_window_origin_privacy_and_gate() -> None:
         "| passed |",
     ):
         assert words in card
-    referenced = version_card(story(forgotten_from="r0"), MANIFEST, 1, "file:///exports/r1")
+    referenced = version_card(record(forgotten_from="r0"), MANIFEST, 1, "file:///exports/r1")
     assert "not in the registry but in file:///exports/r1" in referenced.replace("\\", "")
     assert "without the users forgotten since release r0" in referenced
 

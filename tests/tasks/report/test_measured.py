@@ -9,7 +9,7 @@ from surf2vec.tasks.report.measured import (
     select_first_worker,
 )
 from surf2vec.tasks.report.report import render_report
-from surf2vec.tasks.root.story import Steps, Story, TrainStep
+from surf2vec.tasks.root.records import RunRecord, Steps, TrainStep
 
 TRAIN = TrainStep.model_validate({
     "plan": {
@@ -60,7 +60,7 @@ def test_metrics_have_the_same_figures() -> None:
     assert None not in metrics.values()
 
 
-def test_a_story_of_an_earlier_version_has_gaps() -> None:
+def test_a_record_of_an_earlier_version_has_gaps() -> None:
     assert list_measured(TrainStep()) == []
     assert set(list_train_metrics(TrainStep()).values()) == {None}
     old = TrainStep(plan={"peak_bytes": 1}, train_seconds=2.0)
@@ -110,8 +110,8 @@ def test_the_plan_stands_beside_what_its_worker_did() -> None:
 
 
 def test_the_report_shows_it_only_for_several() -> None:
-    page = render_report(Story(run_id="r", steps=Steps(train=SHARED)), None)
+    page = render_report(RunRecord(run_id="r", steps=Steps(train=SHARED)), None)
     assert "<h3>Workers</h3>" in page
     assert "1.50, at most 4" in page
     assert REASON in page
-    assert "<h3>Workers</h3>" not in render_report(Story(run_id="r", steps=Steps(train=TrainStep())), None)
+    assert "<h3>Workers</h3>" not in render_report(RunRecord(run_id="r", steps=Steps(train=TrainStep())), None)

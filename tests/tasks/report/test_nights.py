@@ -3,23 +3,23 @@
 from pathlib import Path
 
 from surf2vec.tasks.report.nights import describe_night, list_nights, write_nights_report
-from surf2vec.tasks.root.run import Root
-from surf2vec.tasks.root.story import (
+from surf2vec.tasks.root.records import (
     CorpusStep,
     EvaluateStep,
     ExportStep,
     GateStep,
     IngestStep,
     RegisterStep,
+    RunRecord,
     SettleStep,
     Steps,
-    Story,
     UnchangedStep,
 )
+from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.system.files import write_json
 
 
-def made(run_id: str, until: str, **values: object) -> Story:
+def made(run_id: str, until: str, **values: object) -> RunRecord:
     steps = Steps(
         ingest=IngestStep(events=900, seconds=1.0),
         corpus=CorpusStep(until=until, seconds=2.0),
@@ -31,7 +31,7 @@ def made(run_id: str, until: str, **values: object) -> Story:
         ),
         register=RegisterStep(model_version=3),
     )
-    return Story(run_id=run_id, created_at=f"{until}T03:00:00+00:00", steps=steps)
+    return RunRecord(run_id=run_id, created_at=f"{until}T03:00:00+00:00", steps=steps)
 
 
 def test_a_night_has_what_its_table_and_page_need() -> None:
@@ -44,9 +44,9 @@ def test_a_night_has_what_its_table_and_page_need() -> None:
 
 
 def test_a_run_without_a_release_has_the_reason() -> None:
-    unchanged = Story(run_id="r2", created_at="2026-01-04T03", steps=Steps(unchanged=UnchangedStep(release="r1")))
+    unchanged = RunRecord(run_id="r2", created_at="2026-01-04T03", steps=Steps(unchanged=UnchangedStep(release="r1")))
     assert describe_night(unchanged, {})["skipped"] == "nothing to do: no user's pages changed since release r1"
-    begun = Story(run_id="r3", created_at="2026-01-05T03", steps=Steps(ingest=IngestStep(), corpus=CorpusStep()))
+    begun = RunRecord(run_id="r3", created_at="2026-01-05T03", steps=Steps(ingest=IngestStep(), corpus=CorpusStep()))
     assert describe_night(begun, {})["skipped"] == "run r3 did not end; done: ingest, corpus"
     assert describe_night(begun, {})["day"] == "2026-01-05"
 

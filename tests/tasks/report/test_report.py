@@ -1,4 +1,4 @@
-"""The report: what it shows, that it stands alone, and that a gap in the story is a gap on the page."""
+"""The report: what it shows, that it stands alone, and that a gap in the record is a gap on the page."""
 
 import copy
 import re
@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from surf2vec.tasks.report.report import render_report, write_report
-from surf2vec.tasks.root.story import Story
+from surf2vec.tasks.root.records import RunRecord
 from surf2vec.trainer.system.files import describe_file, write_json
 
 VOID = {"meta", "link", "br", "img", "hr", "input", "wbr"}
-STORY: dict[str, Any] = {
+RECORD: dict[str, Any] = {
     "run_id": "run-7",
     "created_at": "2026-11-21T04:02:11+00:00",
     "command": "surf2vec run --logs /data/*.csv",
@@ -141,26 +141,26 @@ def export_dir(tmp_path: Path) -> Path:
     return write_items(tmp_path / "export", [f"/wiki/Page_{chr(65 + ix % 26)}{chr(97 + ix // 26)}" for ix in range(40)])
 
 
-def draw(story: dict[str, Any], export_dir: Path | None) -> str:
-    return render_report(Story.model_validate(story), export_dir)
+def draw(record: dict[str, Any], export_dir: Path | None) -> str:
+    return render_report(RunRecord.model_validate(record), export_dir)
 
 
 def without(*steps: str) -> dict[str, Any]:
-    story = copy.deepcopy(STORY)
+    record = copy.deepcopy(RECORD)
     for step in steps:
-        del story["steps"][step]
-    return story
+        del record["steps"][step]
+    return record
 
 
 def changed(step: str, **values: Any) -> dict[str, Any]:
-    story = copy.deepcopy(STORY)
-    story["steps"][step] |= values
-    return story
+    record = copy.deepcopy(RECORD)
+    record["steps"][step] |= values
+    return record
 
 
 def test_the_page_shows_the_figures(export_dir: Path, tmp_path: Path) -> None:
     path = tmp_path / "runs" / "run-7" / "report.html"
-    write_report(Story.model_validate(STORY), export_dir, path)
+    write_report(RunRecord.model_validate(RECORD), export_dir, path)
     text = Page(path.read_text(encoding="utf-8")).text
     for shown in (
         "release-9", "Registered as champion, version 3", "hit@10 0.123, 2.4 × popularity", "For 12.3 % of 9,000 users",
@@ -175,7 +175,7 @@ def test_the_page_shows_the_figures(export_dir: Path, tmp_path: Path) -> None:
 
 
 def test_the_page_shows_what_the_champions_vectors_told_of_the_days_since() -> None:
-    assert "More than the next page" not in Page(draw(STORY, None)).text
+    assert "More than the next page" not in Page(draw(RECORD, None)).text
     probes = [{"question": "returns", "users": 1000, "vectors": (0.552, 0.531, 0.581), "counts": (0.7, 0.67, 0.72)}]
     text = Page(draw(changed("evaluate", probes=probes, comparison={"champion": "release-8"}), None)).text
     assert "Does the user come back? 1,000 0.55 0.53 to 0.58 0.70 0.67 to 0.72" in text
@@ -183,24 +183,24 @@ def test_the_page_shows_what_the_champions_vectors_told_of_the_days_since() -> N
 
 
 def test_the_page_tells_what_a_smaller_release_gives_up() -> None:
-    story = copy.deepcopy(STORY)
-    assert "nearest users" not in Page(draw(story, None)).text
+    record = copy.deepcopy(RECORD)
+    assert "nearest users" not in Page(draw(record, None)).text
     metrics = {
         "index_recall_at_10": 0.947, "export_explained_variance": 0.9312, "export_hit_at_10": 0.121,
         "export_hit_at_10_loss": 0.0021,
     }  # fmt: skip
-    story["steps"]["export"] |= {"dtype": "int8", "vector_size": 64, "metrics": metrics}
-    text = Page(draw(story, None)).text
+    record["steps"]["export"] |= {"dtype": "int8", "vector_size": 64, "metrics": metrics}
+    text = Page(draw(record, None)).text
     assert (
         "finds 94.7 % of the 10 nearest users · reduced to 64 numbers, 93.1 % of the variance · stored as int8" in text
     )
     assert "hit@10 0.121, 0.0021 below that in full" in text
     metrics["export_hit_at_10_loss"] = -0.0003
-    assert "hit@10 0.121, 0.0003 above that in full" in Page(draw(story, None)).text
+    assert "hit@10 0.121, 0.0003 above that in full" in Page(draw(record, None)).text
 
 
 def test_the_page_holds_the_plan_against_what_was_measured() -> None:
-    text = Page(draw(STORY, None)).text
+    text = Page(draw(RECORD, None)).text
     assert "Time 2.50 s 2.97 s of training" in text
     assert "Memory 320.0 MB 310.0 MB of the process at most; budget 400.0 MB" in text
     assert "Written 4.5 MB 9.0 MB 2 commits (1 planned)" in text
@@ -211,7 +211,7 @@ def test_the_page_holds_the_plan_against_what_was_measured() -> None:
 
 
 def test_the_page_loads_and_runs_nothing(export_dir: Path) -> None:
-    html = draw(STORY, export_dir)
+    html = draw(RECORD, export_dir)
     page = Page(html)
     assert not {tag for tag, _ in page.tags} & {"script", "iframe", "object", "embed", "img", "form", "base"}
     for _, attrs in page.tags:
@@ -226,14 +226,14 @@ def test_the_page_loads_and_runs_nothing(export_dir: Path) -> None:
     assert "default-src 'none'" in str(policy["content"])
 
 
-def test_the_same_story_is_the_same_bytes(export_dir: Path, tmp_path: Path) -> None:
+def test_the_same_record_is_the_same_bytes(export_dir: Path, tmp_path: Path) -> None:
     for name in ("a.html", "b.html"):
-        write_report(Story.model_validate(STORY), export_dir, tmp_path / name)
+        write_report(RunRecord.model_validate(RECORD), export_dir, tmp_path / name)
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
 def test_no_user_id_and_no_credential_is_shown(export_dir: Path) -> None:
-    html = draw(STORY, export_dir)
+    html = draw(RECORD, export_dir)
     assert "secret-user" not in html
     assert "hunter2" not in html
     assert "https://***@mlflow.example/" in html
@@ -254,7 +254,7 @@ def test_hostile_urls_are_text(tmp_path: Path) -> None:
         "/",
         "",
     ]
-    html = draw(STORY, write_items(tmp_path / "export", hostile))
+    html = draw(RECORD, write_items(tmp_path / "export", hostile))
     page = Page(html)
     assert not {tag for tag, _ in page.tags} & {"script", "img"}
     assert all(not name.startswith("on") for _, attrs in page.tags for name in attrs)
@@ -269,7 +269,7 @@ def test_hostile_urls_are_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dim", [1, 2, 8])
 def test_small_vocabularies(tmp_path: Path, num_items: int, dim: int) -> None:
     export_dir = write_items(tmp_path / "export", [f"https://site.example/page-{ix}" for ix in range(num_items)], dim)
-    text = Page(draw(STORY, export_dir)).text
+    text = Page(draw(RECORD, export_dir)).text
     assert ("There are no item vectors" in text) == (num_items == 0)
     assert ("There are no two pages" in text) == (num_items <= 1)
 
@@ -281,10 +281,10 @@ def test_vectors_that_are_all_the_same_or_not_finite(tmp_path: Path) -> None:
         vectors = pa.FixedSizeListArray.from_arrays(pa.array(X.astype(np.float32).ravel()), 4)
         urls = [f"/p{ix}" for ix in range(len(X))]
         pq.write_table(pa.table({"url": urls, "count": [3] * len(X), "vector": vectors}), folder / "part-00000.parquet")
-        assert "There are no item vectors" in Page(draw(STORY, sign_items(tmp_path / name))).text
+        assert "There are no item vectors" in Page(draw(RECORD, sign_items(tmp_path / name))).text
 
 
-@pytest.mark.parametrize("step", sorted(STORY["steps"]))
+@pytest.mark.parametrize("step", sorted(RECORD["steps"]))
 def test_a_step_that_did_not_end(step: str) -> None:
     text = Page(draw(without(step), None)).text
     if step == "gate":
@@ -303,23 +303,23 @@ def test_a_release_that_was_held_says_so_and_why() -> None:
         "limit": ">= 60.0 %",
         "verdict": "held back, 10.0 % on the wrong side",
     }
-    story = changed("gate", passes=False, verdict="held", held_by=["newest_day_events"], table=[row])
-    story["steps"]["register"]["alias"] = "challenger"
-    text = Page(draw(story, None)).text
+    record = changed("gate", passes=False, verdict="held", held_by=["newest_day_events"], table=[row])
+    record["steps"]["register"]["alias"] = "challenger"
+    text = Page(draw(record, None)).text
     assert "Held back by the gate; registered as challenger, version 3" in text
     assert "Held back by newest_day_events: the champion keeps serving." in text
     assert "held back 10.0 % on the wrong side" in text
-    story["steps"]["gate"]["overridden"] = "the shop was closed"
-    text = Page(draw(story, None)).text
+    record["steps"]["gate"]["overridden"] = "the shop was closed"
+    text = Page(draw(record, None)).text
     assert "let through by a person: the shop was closed" in text
     assert "Registered as challenger" in text
 
 
 def test_control_characters_are_shown_as_escapes(tmp_path: Path) -> None:
     odd = "\x1b[31mred\x07\u202e"
-    story = changed("gate", overridden=odd, held_by=["users"], passes=False)
-    story["command"] = f"surf2vec {odd}"
-    html = draw(story, write_items(tmp_path, [f"/{odd}{ix}" for ix in range(40)]))
+    record = changed("gate", overridden=odd, held_by=["users"], passes=False)
+    record["command"] = f"surf2vec {odd}"
+    html = draw(record, write_items(tmp_path, [f"/{odd}{ix}" for ix in range(40)]))
     assert not any(char in html for char in "\x1b\x07\u202e")
     assert html.count(r"\x1b[31mred\x07\u202e") > 80
 
@@ -331,8 +331,8 @@ def test_a_run_that_only_began() -> None:
 
 
 def test_steps_that_recorded_almost_nothing() -> None:
-    story = {"run_id": "r", "steps": {step: {"digest": "d", "seconds": 0.0} for step in STORY["steps"]}}
-    assert "Quality not measured" in Page(draw(story, None)).text
+    record = {"run_id": "r", "steps": {step: {"digest": "d", "seconds": 0.0} for step in RECORD["steps"]}}
+    assert "Quality not measured" in Page(draw(record, None)).text
 
 
 def test_evaluation_turned_off() -> None:
@@ -352,7 +352,7 @@ def test_evaluation_turned_off() -> None:
     ],
 )
 def test_the_verdict_weighs_the_difference(hit: float, popular: float, num_users: int, tone: str, said: str) -> None:
-    metrics = STORY["steps"]["evaluate"]["metrics"] | {"hit_at_10": hit, "popularity_hit_at_10": popular}
+    metrics = RECORD["steps"]["evaluate"]["metrics"] | {"hit_at_10": hit, "popularity_hit_at_10": popular}
     page = Page(draw(changed("evaluate", metrics=metrics, num_users=num_users), None))
     assert said in page.text
     assert ("p", {"class": f"lead {tone}"}) in page.tags
@@ -386,8 +386,8 @@ def test_a_log_without_dates_and_a_window_of_one_day() -> None:
 
 
 def test_more_events_in_the_window_than_this_run_ingested() -> None:
-    story = changed("ingest", lines=10, events=9, left_out={}, rejected={})
-    text = Page(draw(story, None)).text
+    record = changed("ingest", lines=10, events=9, left_out={}, rejected={})
+    text = Page(draw(record, None)).text
     assert "lines 10 " in text
     assert "events in the window 1,200,000 100.0 %" in text
 
@@ -395,6 +395,6 @@ def test_more_events_in_the_window_than_this_run_ingested() -> None:
 def test_a_real_log_reads_well(data_dir: Path, tmp_path: Path) -> None:
     visits = pq.read_table(data_dir / "wikispeedia_unfinished.parquet", columns=["url"])["url"].to_pylist()
     urls = [url for url, _ in Counter(visits).most_common(300)]
-    page = Page(draw(STORY, write_items(tmp_path / "export", urls)))
+    page = Page(draw(RECORD, write_items(tmp_path / "export", urls)))
     assert "United States" in page.text
     assert "All 300 pages." in page.text

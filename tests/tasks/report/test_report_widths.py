@@ -9,13 +9,13 @@ import pytest
 
 from surf2vec.tasks.report.nights import write_nights_report
 from surf2vec.tasks.report.report import write_report
+from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.run import Root
-from surf2vec.tasks.root.story import Story
 from tests.flows.test_backfill import night
 from tests.infra.browser import PROGRAM, Browser
 from tests.tasks.gate.test_figures import compare_with, judge, make_release
 from tests.tasks.report.test_measured import LATE, LOAD
-from tests.tasks.report.test_report import STORY, write_items
+from tests.tasks.report.test_report import RECORD, write_items
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no chromium (apt-get install chromium)")
 CELLS = """
@@ -31,13 +31,13 @@ ADDRESS = "https://shop.example/" + "a-long-name-of-a-page-without-any-space/" *
 
 def draw_night(folder: Path, gate: Callable[[Root], dict[str, Any]], **changes: Any) -> Path:
     """The report of a night with this verdict of the gate."""
-    story = copy.deepcopy(STORY) | changes
-    story["steps"]["gate"] |= gate(Root(folder / "root"))
-    assert story["steps"]["gate"]["verdict"] == gate.__name__
-    story["steps"]["train"]["workers"] = [LOAD, LATE]
-    story["steps"]["export"]["export_dir"] = str(folder / "export")
+    record = copy.deepcopy(RECORD) | changes
+    record["steps"]["gate"] |= gate(Root(folder / "root"))
+    assert record["steps"]["gate"]["verdict"] == gate.__name__
+    record["steps"]["train"]["workers"] = [LOAD, LATE]
+    record["steps"]["export"]["export_dir"] = str(folder / "export")
     pages = [f"{ADDRESS}{ix}.html" for ix in range(40)]
-    write_report(Story.model_validate(story), write_items(folder / "export", pages), folder / "report.html")
+    write_report(RunRecord.model_validate(record), write_items(folder / "export", pages), folder / "report.html")
     return folder / "report.html"
 
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from surf2vec.tasks.report.tables import describe_choice, describe_trials, list_losses, list_notes
-from surf2vec.tasks.root.story import ChooseStep, CorpusStep, IngestStep, Steps, Story, TrialStep
+from surf2vec.tasks.root.records import ChooseStep, CorpusStep, IngestStep, RunRecord, Steps, TrialStep
 
-STORY: dict[str, Any] = {
+RECORD: dict[str, Any] = {
     "run_id": "r",
     "config": {
         "ingest": {
@@ -32,7 +32,7 @@ STORY: dict[str, Any] = {
 
 
 def test_each_loss_names_its_reason_and_the_setting() -> None:
-    losses = list_losses(Story.model_validate(STORY))
+    losses = list_losses(RunRecord.model_validate(RECORD))
     assert [(loss["what"], loss["before"], loss["after"], loss["because"]) for loss in losses] == [
         ("lines", 40_000, 30_000, "9,000 static asset, 900 crawler, 100 no URL"),
         ("events", 30_000, 29_000, "bots: users with more events on a day than 2,000 (ingest.max_day_events)"),
@@ -46,14 +46,14 @@ def test_each_loss_names_its_reason_and_the_setting() -> None:
     ]  # fmt: skip
 
 
-def test_a_story_that_did_not_come_so_far() -> None:
-    assert list_losses(Story(run_id="r", steps=Steps())) == []
-    assert list_losses(Story(run_id="r", steps=Steps(ingest=IngestStep(lines=3, events=3)))) == []
-    assert list_notes(Story(run_id="r", steps=Steps())) == []
+def test_a_record_that_did_not_come_so_far() -> None:
+    assert list_losses(RunRecord(run_id="r", steps=Steps())) == []
+    assert list_losses(RunRecord(run_id="r", steps=Steps(ingest=IngestStep(lines=3, events=3)))) == []
+    assert list_notes(RunRecord(run_id="r", steps=Steps())) == []
 
 
 def test_the_hint_at_queries() -> None:
-    [note] = list_notes(Story.model_validate(STORY))
+    [note] = list_notes(RunRecord.model_validate(RECORD))
     assert note.startswith("/index.php has about 1,600 different queries (keys: id, lang), and all count as one page.")
     assert note.endswith("in ingest.keep_query.")
 
@@ -61,7 +61,7 @@ def test_the_hint_at_queries() -> None:
 def test_an_order_that_says_nothing_is_told_of() -> None:
     def note(has_order: bool | None) -> list[str]:
         steps = Steps(corpus=CorpusStep(undated=True, has_order=has_order))
-        return list_notes(Story(run_id="r", steps=steps, config={"train": {"recency": 3.0}}))
+        return list_notes(RunRecord(run_id="r", steps=steps, config={"train": {"recency": 3.0}}))
 
     [told] = note(False)
     assert told.startswith("The order of a user's events says nothing")

@@ -25,7 +25,7 @@ from surf2vec.tasks.root.identity import (
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import ConfigError, DamageError
 from surf2vec.trainer.system.files import read_json, write_json
-from tests.releases import make_release, tell_story
+from tests.releases import make_release, write_run_record
 
 SERVER, OTHER = "http://mlflow.example:5000", "http://other.example"
 
@@ -44,8 +44,8 @@ def remember(root: Root, uri: str | None) -> None:
 
 
 def tell_registered(root: Root, run_id: str, uri: str, setting: str | None, created_at: str) -> None:
-    story: dict[str, Any] = {"run_id": run_id, "created_at": created_at, "steps": {"register": {"tracking_uri": uri}}}
-    write_json(root.run(run_id) / "run.json", story | {"config": {"publish": {"tracking_uri": setting}}})
+    record: dict[str, Any] = {"run_id": run_id, "created_at": created_at, "steps": {"register": {"tracking_uri": uri}}}
+    write_json(root.run(run_id) / "run.json", record | {"config": {"publish": {"tracking_uri": setting}}})
 
 
 def test_a_root_that_knows_none_takes_the_setting_then_the_environment_then_its_own(
@@ -122,7 +122,7 @@ def test_two_registries(other: str) -> None:
     assert not is_same_registry("http://mlflow", other)
 
 
-def test_a_root_of_an_earlier_version_is_known_by_its_stories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_root_of_an_earlier_version_is_known_by_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = Root(tmp_path)
     tell_registered(root, "r1", "http://***@mlflow.example:5000", SERVER, "2026-01-02")
     assert ask(root) == SERVER
@@ -141,7 +141,7 @@ def test_a_root_that_published_to_its_own_before_it_had_an_identity(
     make_release(root)
     tracking.list_models(root.tracking_uri)
     assert ask(root, SERVER) == SERVER  # nothing was ever registered in it
-    publish_release(root, PublishConfig(), tell_story(), root.export("r1"), None)
+    publish_release(root, PublishConfig(), write_run_record(), root.export("r1"), None)
     root.identity.unlink()
     tell_registered(root, "r1", root.tracking_uri, None, "2026-01-01")
     monkeypatch.setenv(ENVIRONMENT, SERVER)
@@ -156,7 +156,7 @@ def test_all_that_is_registered_says_by_which_root(tmp_path: Path, monkeypatch: 
     make_release(root)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(ENVIRONMENT, "sqlite:///shared.db")
-    told = publish_release(root, PublishConfig(), tell_story(), root.export("r1"), None)
+    told = publish_release(root, PublishConfig(), write_run_record(), root.export("r1"), None)
     root_id = read_root_id(root)
     assert root_id
     assert read_json(root.identity)["tracking_uri"] == shared

@@ -1,4 +1,4 @@
-"""The root, its lock, and a run's story: a step that ended is answered, not done again."""
+"""The root, its lock, and a run's record: a step that ended is answered, not done again."""
 
 import os
 import stat
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from surf2vec.tasks.registry.promotion import lock_aliases
+from surf2vec.tasks.root.records import GateStep, IngestStep, TrainStep
 from surf2vec.tasks.root.run import Root, Run, lock_root, open_root
-from surf2vec.tasks.root.story import GateStep, IngestStep, TrainStep
 from surf2vec.trainer.errors import DamageError, ResourceError
 
 
@@ -30,11 +30,11 @@ class Counter:
 def test_a_step_is_done_once_for_its_inputs(tmp_path: Path) -> None:
     run, step = Run(Root(tmp_path), "r1"), Counter()
     first = run.step(TrainStep, "inputs-1", step)
-    before = run.story_path.read_bytes()
+    before = run.record_path.read_bytes()
     assert run.step(TrainStep, "inputs-1", step) == first
-    assert run.story_path.read_bytes() == before
+    assert run.record_path.read_bytes() == before
     assert run.step(TrainStep, "inputs-2", step).generation == 2
-    assert (run.story().require(TrainStep).seconds or 0) >= 0
+    assert (run.record().require(TrainStep).seconds or 0) >= 0
 
 
 def test_a_step_that_failed_is_done_again(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_a_step_that_failed_is_done_again(tmp_path: Path) -> None:
 
     with pytest.raises(ResourceError):
         run.step(TrainStep, "x", fail)
-    assert run.story().steps.ended() == {}
+    assert run.record().steps.ended() == {}
     assert run.step(TrainStep, "x", Counter()).generation == 1
 
 
@@ -65,7 +65,7 @@ def test_compiling_is_no_part_of_a_steps_seconds(tmp_path: Path) -> None:
 
 
 def test_a_verdict_that_is_the_same_again_changes_no_byte(tmp_path: Path) -> None:
-    """So that what was sent of the story is still what would be sent: a night that was cut off judges again."""
+    """So that what was sent of the record is still what would be sent: a night that was cut off judges again."""
     run, verdicts = Run(Root(tmp_path), "r1"), ["passed", "passed", "held"]
 
     def judge() -> dict[str, Any]:
@@ -73,20 +73,20 @@ def test_a_verdict_that_is_the_same_again_changes_no_byte(tmp_path: Path) -> Non
         return {"verdict": verdicts.pop(0), "days": {"2026-01-01": 3}, "metrics": {"gate_users": 1.0}}
 
     first = run.step(GateStep, "x", judge)
-    before = run.story_path.read_bytes()
+    before = run.record_path.read_bytes()
     run.reopen(GateStep)
     assert run.step(GateStep, "x", judge) == first
-    assert run.story_path.read_bytes() == before
+    assert run.record_path.read_bytes() == before
     run.reopen(GateStep)
     assert run.step(GateStep, "x", judge).verdict == "held"
 
 
-def test_a_torn_story_is_named(tmp_path: Path) -> None:
+def test_a_torn_record_is_named(tmp_path: Path) -> None:
     run = Run(Root(tmp_path), "r1")
-    run.record(created_at="2026-01-01")
-    run.story_path.write_text('{"run_id": "r')
+    run.update(created_at="2026-01-01")
+    run.record_path.write_text('{"run_id": "r')
     with pytest.raises(DamageError, match=r"run.json is not readable as JSON"):
-        run.story()
+        run.record()
 
 
 def test_a_root_where_a_file_is_in_the_way_is_refused(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_files_of_a_root_are_open_to_whom_its_folder_is(
         root = open_root(path)
         assert stat.S_IMODE(path.stat().st_mode) == (folder or 0o700)
         with lock_root(root, "run"), lock_aliases(root):
-            Run(root, "r").record(command="x")
+            Run(root, "r").update(command="x")
             subprocess.run([sys.executable, "-c", f"open({str(path / 'child')!r}, 'w')"], check=True)
         assert os.umask(umask) == umask
     finally:

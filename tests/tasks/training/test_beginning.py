@@ -8,8 +8,8 @@ import pytest
 
 from surf2vec.tasks.config import NightlyConfig, PublishConfig
 from surf2vec.tasks.registry.promotion import find_champion
+from surf2vec.tasks.root.records import ReleaseBefore
 from surf2vec.tasks.root.run import Root
-from surf2vec.tasks.root.story import ReleaseBefore
 from surf2vec.tasks.training import beginning
 from surf2vec.tasks.training.beginning import NightRequest, plan_night, why_full
 from surf2vec.tasks.training.runs import BaseRelease, open_base

@@ -57,13 +57,13 @@ def messages(lines: list[str]) -> Any:
     return lambda name, values: lines.append(values["message"]) if name == "log" else None
 
 
-def story_of(root: Root) -> dict[str, Any]:
+def record_of(root: Root) -> dict[str, Any]:
     [path] = (root.path / "tune").glob("*.json")
     return json.loads(path.read_text())
 
 
 def tried(root: Root) -> list[tuple[dict[str, Any], float]]:
-    return [(trial["settings"], trial["metrics"]["mrr"]) for trial in story_of(root)["trials"]]
+    return [(trial["settings"], trial["metrics"]["mrr"]) for trial in record_of(root)["trials"]]
 
 
 def runs_of(root: Root) -> list[Any]:
@@ -76,7 +76,7 @@ def test_a_search_from_trials_to_the_file(root: Root, monkeypatch: pytest.Monkey
     monkeypatch.setattr(surf2vec.tasks.tuning.tune, "MIN_TRIALS_FOR_IMPORTANCES", 7)
     lines: list[str] = []
     result = tune(root, WINDOW, ask(root, 7), messages(lines))
-    trials = story_of(root)["trials"]
+    trials = record_of(root)["trials"]
     assert result["trials"] == len(trials) == 7
     assert trials[0]["config"] | {"commit_seconds": 60.0} == vars(TRAIN)
     best = max(trials, key=lambda trial: trial["metrics"]["mrr"])
@@ -102,9 +102,9 @@ def test_a_search_from_trials_to_the_file(root: Root, monkeypatch: pytest.Monkey
 def test_each_trial_is_a_run_below_that_of_the_search(root: Root) -> None:
     tune(root, WINDOW, ask(root))
     parent, *trials = runs_of(root)
-    story = story_of(root)
+    record = record_of(root)
     assert len(trials) == 3
-    for run, trial in zip(trials, story["trials"], strict=True):
+    for run, trial in zip(trials, record["trials"], strict=True):
         assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
         assert run.info.status == "FINISHED"
         assert run.data.metrics == trial["metrics"]
@@ -179,7 +179,7 @@ def test_a_training_that_does_not_stay_finite_is_a_trial_that_reached_nothing(
 
     monkeypatch.setattr(surf2vec.tasks.tuning.tune, "train", fail_second)
     tune(root, WINDOW, ask(root))
-    assert [trial["failure"] for trial in story_of(root)["trials"]] == [None, "vectors are no longer finite", None]
+    assert [trial["failure"] for trial in record_of(root)["trials"]] == [None, "vectors are no longer finite", None]
     assert tried(root)[1][1] == 0
     assert [run.info.status for run in runs_of(root)] == ["FINISHED", "FINISHED", "FAILED", "FINISHED"]
 

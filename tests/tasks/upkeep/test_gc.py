@@ -17,8 +17,8 @@ from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.registry.pull import pull
 from surf2vec.tasks.registry.tracking import Registered, Version
 from surf2vec.tasks.root.identity import ROOT_TAG
+from surf2vec.tasks.root.records import ExportStep, IngestStep, RegisterStep, ReportStep
 from surf2vec.tasks.root.run import Root, Run, lock_root
-from surf2vec.tasks.root.story import ExportStep, IngestStep, RegisterStep, ReportStep
 from surf2vec.tasks.upkeep.doctor import examine
 from surf2vec.tasks.upkeep.gc import References, collect_garbage, find_waste
 from surf2vec.trainer.errors import InputError, ResourceError
@@ -26,7 +26,7 @@ from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.writer import lock_store, pin_generation
 from surf2vec.trainer.system.files import write_json
 from tests.dying import run_dying
-from tests.releases import draw_generation, export_release, make_corpus, make_release, tell_story
+from tests.releases import draw_generation, export_release, make_corpus, make_release, write_run_record
 from tests.tasks.upkeep.test_repartition import snapshot
 from tests.trained import make_trained, rows_by_user
 
@@ -43,10 +43,10 @@ def register(root: Root, release: str, day: int, publish: PublishConfig = CONFIG
     """A release of a night: its own corpus, export and run, registered; it becomes the champion."""
     export = make_release(root, release, num_users=10)
     values = {"run_id": release, "created_at": f"2026-11-{day:02d}T04:00:00+00:00", "window_id": f"window-{release}"}
-    story = tell_story(release, config={"publish": publish.model_dump(mode="json")}, **values)
-    registered = publish_release(root, publish, story, export, None)
+    record = write_run_record(release, config={"publish": publish.model_dump(mode="json")}, **values)
+    registered = publish_release(root, publish, record, export, None)
     steps = IngestStep(digest=""), ExportStep(), RegisterStep(**registered), ReportStep()
-    Run(root, release).amend(lambda _: story.replace(steps=story.steps.replace(*steps)))
+    Run(root, release).amend(lambda _: record.replace(steps=record.steps.replace(*steps)))
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_old_releases_go_whole_and_the_champion_stays(root: Root, tmp_path: Path
     assert len(list((root.artifacts / "models").glob("*/artifacts/MLmodel"))) == 4
     assert names(root.path / "runs") == list(RELEASES)
     assert rows_by_user(root) == vectors
-    assert told["bytes"] == pytest.approx(before - after, abs=20_000)  # stories are a little longer than before
+    assert told["bytes"] == pytest.approx(before - after, abs=20_000)  # records are a little longer than before
     check_champion(root, tmp_path / "out")
     again = collect(root)
     assert (again["removed"], again["bytes"]) == ([], 0)
@@ -148,10 +148,10 @@ def test_a_dry_run_names_the_same_and_removes_nothing(root: Root) -> None:
 
 def test_a_run_whose_release_went_is_made_anew_when_asked_for(root: Root) -> None:
     collect(root)
-    story = Run(root, "r1").story()
-    assert set(story.steps.ended()) == {"ingest"}
-    assert set(story.gone_steps.ended()) == {"corpus", "train", "evaluate", "export", "register", "report"}
-    assert set(Run(root, "r5").story().steps.ended()) > {"ingest", "export"}
+    record = Run(root, "r1").record()
+    assert set(record.steps.ended()) == {"ingest"}
+    assert set(record.gone_steps.ended()) == {"corpus", "train", "evaluate", "export", "register", "report"}
+    assert set(Run(root, "r5").record().steps.ended()) > {"ingest", "export"}
 
 
 def test_releases_of_another_model_are_left_alone(root: Root) -> None:
@@ -175,13 +175,13 @@ def test_in_another_registry_only_versions_that_refer_to_an_export_go_with_it(ro
     publish = PublishConfig()
     write_json(root.identity, {"root_id": "me", "tracking_uri": "http://mlflow.example"})
     config = {"publish": publish.model_dump()}
-    stories = {name: Run(root, name).story().replace(config=config, steps={}) for name in RELEASES}
+    records = {name: Run(root, name).record().replace(config=config, steps={}) for name in RELEASES}
     tags: dict[str, dict[str, str]] = {
         name: {"release": name, ROOT_TAG: "me", "manifest_sha256": name} for name in RELEASES
     }
     tags["r1"]["export_uri"] = root.export("r1").as_uri()
     found = [Version("m", number, tags[name]) for number, name in enumerate(RELEASES, start=1)]
-    wastes = find_waste(References(root, publish, Registered(found, {"champion": 6}), stories, [], {"r4", "r5", "r6"}))
+    wastes = find_waste(References(root, publish, Registered(found, {"champion": 6}), records, [], {"r4", "r5", "r6"}))
     places = [(waste.what, Path(waste.place).name) for waste in wastes if waste.what in ("model version", "export")]
     assert places == [("model version", "1"), ("export", "r1"), ("export", "r2"), ("export", "r3")]
 
@@ -190,13 +190,13 @@ def test_what_others_registered_or_use_stays(root: Root) -> None:
     """Two roots share a model and made the same releases; a version of somebody refers to an export of ours."""
     publish = PublishConfig()
     config = {"publish": publish.model_dump()}
-    stories = {name: Run(root, name).story().replace(config=config, steps={}) for name in RELEASES}
+    records = {name: Run(root, name).record().replace(config=config, steps={}) for name in RELEASES}
     write_json(root.identity, {"root_id": "me", "tracking_uri": "http://mlflow.example"})
     of = {"release": "r1", "manifest_sha256": "1", "export_uri": root.export("r1").as_uri()}
     theirs, copied = Version("m", 1, of | {ROOT_TAG: "them"}), Version("prod", 1, of | {ROOT_TAG: "me"}, is_copied=True)
     ours = Version("m", 2, of | {ROOT_TAG: "me", "release": "r2", "export_uri": root.export("r2").as_uri()})
     ledger = References(
-        root, publish, Registered([theirs, ours], {}), stories, [theirs, ours, copied], {"r4", "r5", "r6"}
+        root, publish, Registered([theirs, ours], {}), records, [theirs, ours, copied], {"r4", "r5", "r6"}
     )
     places = [waste.place for waste in find_waste(ledger) if waste.what in ("model version", "export")]
     assert places == ["models:/m/2", str(root.export("r2")), str(root.export("r3"))]
@@ -271,7 +271,7 @@ def test_gc_that_dies_at_any_step(made: tuple[Root, Path], tmp_path: Path) -> No
         left = {name for name in files(root) if not name.startswith("runs/")}
         wanted = wanted or left
         assert left == wanted
-        assert set(Run(root, "r1").story().steps.ended()) == {"ingest"}
+        assert set(Run(root, "r1").record().steps.ended()) == {"ingest"}
         if code == 0:
             break
         assert code in (None, 9)

@@ -21,7 +21,7 @@ from surf2vec.tasks.root.identity import read_root_id, registry_uri
 from surf2vec.tasks.root.run import Root, Run, lock_root
 from surf2vec.tasks.upkeep.doctor import examine
 from surf2vec.tasks.upkeep.repartition import repartition
-from surf2vec.tasks.upkeep.restore import restore_story
+from surf2vec.tasks.upkeep.restore import restore_run_record
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, DamageError, InputError
 from surf2vec.trainer.events import ignore_event
@@ -30,7 +30,7 @@ from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.store.writer import open_pinned
 from surf2vec.trainer.system.files import read_json, write_json
 from tests.dying import run_dying
-from tests.releases import STORAGES, make_release, tell_story
+from tests.releases import STORAGES, make_release, write_run_record
 from tests.served import deliver, make_served
 from tests.stores import read_item_table
 from tests.tasks.upkeep.test_repartition import snapshot
@@ -71,7 +71,7 @@ def test_vectors_optimizer_state_and_rows_are_the_same(lost: Root, tmp_path: Pat
     assert (new.folder / "vocabulary.parquet").read_bytes() == (old.folder / "vocabulary.parquet").read_bytes()
     assert new.manifest["made_from"] == old.manifest["made_from"]
     assert [found for found in examine(root) if found.level != "ok"] == []
-    assert Run(root, "r1").story().run_id == "r1"
+    assert Run(root, "r1").record().run_id == "r1"
 
 
 def test_the_root_works_on(lost: Root, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_another_store_or_events_are_not_replaced(lost: Root, tmp_path: Path) ->
 
 def test_a_release_without_state_is_refused(tmp_path: Path) -> None:
     root = Root(tmp_path / "root")
-    publish_release(root, PublishConfig(), tell_story(), make_release(root), None)
+    publish_release(root, PublishConfig(), write_run_record(), make_release(root), None)
     with pytest.raises(InputError, match="carries no state"):
         make_again(root, tmp_path / "new")
     assert not (tmp_path / "new" / "sources.json").exists()
@@ -174,7 +174,7 @@ def test_a_forgotten_user_is_not_in_the_state(lost: Root, tmp_path: Path) -> Non
     assert np.isfinite(open_generation(root.store).read_users(0)).all()
 
 
-def test_a_lost_story_is_looked_for_where_the_root_publishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_record_is_looked_for_where_the_root_publishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = Root(tmp_path / "root")
     asked: list[str] = []
     write_json(root.identity, {"root_id": "me", "tracking_uri": "http://mlflow.example"})
@@ -185,5 +185,5 @@ def test_a_lost_story_is_looked_for_where_the_root_publishes(tmp_path: Path, mon
         raise DamageError("it is not there")
 
     monkeypatch.setattr(mlflow_runs, "read_document", read_document)
-    assert not restore_story(root, PublishConfig(), "r1")
+    assert not restore_run_record(root, PublishConfig(), "r1")
     assert asked == ["http://mlflow.example"]

@@ -87,7 +87,7 @@ Copied = Callable[..., tuple[Path, dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def copied(corpus_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Copied:
-    """The store and the story of a training that copies everything to the device and back each time; chunks do not matter."""
+    """The store and the record of a training that copies everything to the device and back each time; chunks do not matter."""
     known: dict[str, tuple[Path, dict[str, Any]]] = {}
 
     def find(num_blocks: int = 1, **settings: Any) -> tuple[Path, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A run's story: what an earlier version wrote is read, what is written is what was recorded, and damage is named."""
+"""A run's record: what an earlier version wrote is read, what is written is what was recorded, and damage is named."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from surf2vec.tasks.root.run import Root, Run
-from surf2vec.tasks.root.story import (
+from surf2vec.tasks.root.records import (
     CorpusStep,
     EvaluateStep,
     ExportStep,
@@ -15,12 +14,13 @@ from surf2vec.tasks.root.story import (
     IngestStep,
     RefitStep,
     RegisterStep,
+    RunRecord,
     SettleStep,
     Steps,
-    Story,
     TrainStep,
-    parse_story,
+    parse_run_record,
 )
+from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.system.files import read_json, write_json
 
@@ -83,24 +83,24 @@ OLD = r"""
 
 def read_old(tmp_path: Path) -> Run:
     run = Run(Root(tmp_path), "b820c389cc63")
-    write_json(run.story_path, json.loads(OLD))
+    write_json(run.record_path, json.loads(OLD))
     return run
 
 
-def test_a_story_of_the_version_before_is_read(tmp_path: Path) -> None:
-    story = read_old(tmp_path).story()
-    assert story.base
-    assert (story.base.release, story.start[:5], story.champion) == ("5295cab8534a", "after", "5295cab8534a")
-    assert story.require(IngestStep).formats == {"csv": 2}
-    assert (story.require(CorpusStep).num_changed, story.require(CorpusStep).funnel[-1]) == (40, ("users kept", 40))
-    assert story.require(TrainStep).plan["num_chunks"] == 1
-    comparison = story.require(EvaluateStep).comparison
+def test_a_record_of_the_version_before_is_read(tmp_path: Path) -> None:
+    record = read_old(tmp_path).record()
+    assert record.base
+    assert (record.base.release, record.start[:5], record.champion) == ("5295cab8534a", "after", "5295cab8534a")
+    assert record.require(IngestStep).formats == {"csv": 2}
+    assert (record.require(CorpusStep).num_changed, record.require(CorpusStep).funnel[-1]) == (40, ("users kept", 40))
+    assert record.require(TrainStep).plan["num_chunks"] == 1
+    comparison = record.require(EvaluateStep).comparison
     assert comparison
     assert (comparison.champion, comparison.num_users) == ("5295cab8534a", 40)
-    assert (story.require(SettleStep).kind, story.require(ExportStep).num_items) == ("incremental", 30)
-    assert (story.require(GateStep).is_held, story.require(RegisterStep).model_version) == (False, 2)
-    assert story.setting("publish", "model_name") == "surf2vec-users"
-    assert story.setting("publish", "of_a_later_version") is None
+    assert (record.require(SettleStep).kind, record.require(ExportStep).num_items) == ("incremental", 30)
+    assert (record.require(GateStep).is_held, record.require(RegisterStep).model_version) == (False, 2)
+    assert record.setting("publish", "model_name") == "surf2vec-users"
+    assert record.setting("publish", "of_a_later_version") is None
 
 
 def test_its_refit_counts_as_done_and_takes_no_time(tmp_path: Path) -> None:
@@ -112,11 +112,11 @@ def test_its_refit_counts_as_done_and_takes_no_time(tmp_path: Path) -> None:
     assert run.step(RefitStep, run.run_id, fail).seconds is None
 
 
-def test_a_story_that_is_written_again_has_what_was_recorded(tmp_path: Path) -> None:
+def test_a_record_that_is_written_again_has_what_was_recorded(tmp_path: Path) -> None:
     run, old = read_old(tmp_path), json.loads(OLD)
-    run.record(command="another")
+    run.update(command="another")
     old["steps"]["refit"] = {"digest": run.run_id}
-    assert read_json(run.story_path) == old | {"command": "another"}
+    assert read_json(run.record_path) == old | {"command": "another"}
 
 
 @pytest.mark.parametrize(
@@ -137,33 +137,33 @@ def test_a_story_that_is_written_again_has_what_was_recorded(tmp_path: Path) -> 
         ),
     ],
 )
-def test_what_is_no_story_is_damage_and_named(tmp_path: Path, values: Any, told: str) -> None:
+def test_what_is_no_record_is_damage_and_named(tmp_path: Path, values: Any, told: str) -> None:
     run = Run(Root(tmp_path), "r")
-    write_json(run.story_path, values)
+    write_json(run.record_path, values)
     with pytest.raises(
-        DamageError, match=f"run.json is not the story of a run: {told}.*; remove {run.folder} and run again"
+        DamageError, match=f"run.json is not the record of a run: {told}.*; remove {run.folder} and run again"
     ):
-        run.story()
+        run.record()
 
 
-def test_a_story_from_elsewhere_says_where_from() -> None:
-    with pytest.raises(DamageError, match="^run.json of run r in the registry is not the story of a run: "):
-        parse_story({}, "run.json of run r in the registry")
+def test_a_record_from_elsewhere_says_where_from() -> None:
+    with pytest.raises(DamageError, match="^run.json of run r in the registry is not the record of a run: "):
+        parse_run_record({}, "run.json of run r in the registry")
 
 
 def test_a_step_that_has_to_be_there(tmp_path: Path) -> None:
-    story = Story(run_id="r", steps=Steps(train=TrainStep(tokens=3)))
-    assert story.require(TrainStep).tokens == 3
-    with pytest.raises(DamageError, match="the story of run r has no step 'register'"):
-        story.require(RegisterStep)
+    record = RunRecord(run_id="r", steps=Steps(train=TrainStep(tokens=3)))
+    assert record.require(TrainStep).tokens == 3
+    with pytest.raises(DamageError, match="the record of run r has no step 'register'"):
+        record.require(RegisterStep)
 
 
 def test_steps_that_are_gone_are_kept_apart(tmp_path: Path) -> None:
     run = read_old(tmp_path)
     run.forget_steps()
-    story = run.story()
-    assert list(story.steps.ended()) == ["ingest"]
-    assert "train" in story.gone_steps.ended()
+    record = run.record()
+    assert list(record.steps.ended()) == ["ingest"]
+    assert "train" in record.gone_steps.ended()
     run.record_steps(TrainStep(tokens=1))
     run.forget_steps()
-    assert run.story().gone_steps.train == TrainStep(tokens=1)
+    assert run.record().gone_steps.train == TrainStep(tokens=1)

@@ -1,6 +1,6 @@
-"""A run's story, `runs/<run-id>/run.json`: what the run began with, and a record of each finished step.
+"""A run's record, `runs/<run-id>/run.json`: what the run began with, and a record of each finished step.
 
-A missing value is None or empty; an unknown one raises DamageError. Reading and writing a story does not change it.
+A missing value is None or empty; an unknown one raises DamageError. Reading and writing a record does not change it.
 """
 
 import math
@@ -321,7 +321,7 @@ class NightPlan(_Record):
     retained: str | None = None
 
 
-class Story(NightPlan):
+class RunRecord(NightPlan):
     """What a run began with, and its steps.
 
     gone_steps: steps whose results are gone; forgotten_from: the release that this one copies without its forgotten users.
@@ -341,18 +341,18 @@ class Story(NightPlan):
         """Return the record of a step. Raises DamageError when there is none."""
         found = self.steps.find(kind)
         if found is None:
-            raise DamageError(f"the story of run {self.run_id} has no step {kind.name!r}: run it again with --full")
+            raise DamageError(f"the record of run {self.run_id} has no step {kind.name!r}: run it again with --full")
         return found
 
     def setting(self, section: str, name: str) -> Any:
         """Return a setting of the run, or None if it had none of this name."""
         return self.config.get(section, {}).get(name)
 
-    def replace(self, **values: Any) -> "Story":
+    def replace(self, **values: Any) -> "RunRecord":
         """Return a copy with these values replaced, as records or JSON; validates them."""
-        return Story.model_validate({name: getattr(self, name) for name in self.model_fields_set} | values)
+        return RunRecord.model_validate({name: getattr(self, name) for name in self.model_fields_set} | values)
 
-    def reopen(self, kind: type[Step]) -> "Story":
+    def reopen(self, kind: type[Step]) -> "RunRecord":
         """Return a copy in which the step is not done."""
         step = self.steps.find(kind)
         return self.replace(steps=self.steps.replace(step.model_copy(update={"digest": ""}))) if step else self
@@ -362,18 +362,18 @@ class Story(NightPlan):
         return self.model_dump(by_alias=True, exclude_unset=True)
 
 
-def read_story(path: Path) -> Story:
-    """Return the story in a `run.json`. Raises DamageError, which says what to do, when it is invalid."""
+def read_run_record(path: Path) -> RunRecord:
+    """Return the record in a `run.json`. Raises DamageError, which says what to do, when it is invalid."""
     try:
-        return parse_story(read_json(path), str(path))
+        return parse_run_record(read_json(path), str(path))
     except DamageError as error:
         raise DamageError(f"{error}; remove {path.parent} and run again") from None
 
 
-def parse_story(values: Any, place: str) -> Story:
-    """Return a story from JSON. Raises DamageError, which names the place and the first wrong value, when it is invalid."""
+def parse_run_record(values: Any, place: str) -> RunRecord:
+    """Return a record from JSON. Raises DamageError, which names the place and the first wrong value, when it is invalid."""
     try:
-        story = Story.model_validate(values)
+        record = RunRecord.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"])) or "it"
@@ -381,8 +381,8 @@ def parse_story(values: Any, place: str) -> Story:
             reason = f"{name} is not known: it was altered, or is of a newer version of surf2vec"
         else:
             reason = f"{name}: {first['msg'][0].lower()}{first['msg'][1:]}; it was altered"
-        raise DamageError(f"{place} is not the story of a run: {reason}") from None
-    steps = story.steps
+        raise DamageError(f"{place} is not the record of a run: {reason}") from None
+    steps = record.steps
     if steps.evaluate and steps.settle and not steps.refit:  # written by an earlier version, whose `evaluate` refitted
-        return story.replace(steps=steps.replace(RefitStep(digest=steps.evaluate.digest)))
-    return story
+        return record.replace(steps=steps.replace(RefitStep(digest=steps.evaluate.digest)))
+    return record
