@@ -37,7 +37,7 @@ DUCKDB_SHARE = 40  # per cent of the spare memory
 # numbered; the rest is for longer urls and for DuckDB.
 BYTES_PER_EVENT = 350
 COUNTS_ROWS = 100_000  # rows in a row group of item counts: each DuckDB thread holds one complete row group in memory
-_US_A_DAY = 86_400_000_000
+_US_PER_DAY = 86_400_000_000
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def _read_group(con: duckdb.DuckDBPyConnection, params: dict[str, Any]) -> tuple
     order = sort_by(user)
     if ((np.diff(user[order]) == 0) & (np.diff(us[order]) < 0)).any():
         order = sort_by(line, source, us, user)
-    day = np.where(is_undated, UNDATED, us // _US_A_DAY).astype(np.int32)
+    day = np.where(is_undated, UNDATED, us // _US_PER_DAY).astype(np.int32)
     num_in_order = int(((np.diff(user[order]) == 0) & (np.diff(us[order]) > 0)).sum())
     events = pl.DataFrame({"user": user[order], "day": day[order], "item": item[order]})
     return events, users.drop_columns("user_code"), urls, num_in_order

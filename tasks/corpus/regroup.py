@@ -25,8 +25,8 @@ from surf2vec.trainer.store.tokens import COUNTS, VOCABULARY, Corpus, gather_spa
 from surf2vec.trainer.store.writer import Writer
 from surf2vec.trainer.system.files import sync_file
 
-BYTES_A_USER = 200  # at the peak: ids and hashes twice, rows and offsets
-BYTES_A_TOKEN = 40  # at the peak: tokens twice, and the places they come from
+BYTES_PER_USER = 200  # at the peak: ids and hashes twice, rows and offsets
+BYTES_PER_TOKEN = 40  # at the peak: tokens twice, and the places they come from
 COPIES_OF_ROWS = 3  # at the peak: as read, regrouped, and as written
 
 
@@ -52,7 +52,7 @@ class Regrouping:
     def peak_bytes(self, corpus: Corpus, row_bytes: int) -> int:
         """Return the memory that the largest class takes."""
         users, tokens = (n.reshape(-1, self.num_classes).sum(axis=0) for n in (corpus.users, corpus.tokens))
-        return int((users * (COPIES_OF_ROWS * row_bytes + BYTES_A_USER) + tokens * BYTES_A_TOKEN).max())
+        return int((users * (COPIES_OF_ROWS * row_bytes + BYTES_PER_USER) + tokens * BYTES_PER_TOKEN).max())
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from surf2vec.trainer.training.vectors import BothParts, join_parts
 TOP = 20
 LEAST_GAIN = 2.0  # the gain for which a setting is chosen, in standard errors
 GROUP_BYTES = 64_000_000  # users' vectors that are ranked in one pass over the items
-POPULARITY_BYTES_AN_ITEM = 56  # counts, and their positions during the sort
+POPULARITY_BYTES_PER_ITEM = 56  # counts, and their positions during the sort
 
 
 class UserReader(Protocol):
@@ -266,7 +266,7 @@ def measure_gain(differences: NDArray[np.float64]) -> tuple[float, float]:
 def check_memory(corpus: Corpus, scores: Scores, vector_bytes: int, memory_bytes: int) -> None:
     """Raise ResourceError if ranking the held-out users does not fit the budget."""
     num_users, held_bytes = corpus.num_evaluated, private_bytes()
-    items_bytes = corpus.num_items * POPULARITY_BYTES_AN_ITEM + scores.piece_bytes
+    items_bytes = corpus.num_items * POPULARITY_BYTES_PER_ITEM + scores.piece_bytes
     users_bytes = min(num_users * vector_bytes, 3 * GROUP_BYTES) + 6 * min(BATCH_SCORES, num_users * corpus.num_items)
     if held_bytes + items_bytes + users_bytes > memory_bytes:
         raise ResourceError(

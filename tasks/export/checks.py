@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from surf2vec.tasks.export.vector_files import BYTES_A_NUMBER, ITEM_BATCH_ROWS
+from surf2vec.tasks.export.vector_files import BYTES_PER_NUMBER, ITEM_BATCH_ROWS
 from surf2vec.trainer.errors import DamageError, ResourceError, TrainingError
 from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.system.memory import private_bytes
@@ -44,7 +44,7 @@ def estimate_bytes(num_users: int, num_items: int, vector_size: int, dtype: str,
 
     num_tables: of items: their vectors, and the input vectors of the trail.
     """
-    user_bytes = int(BYTES_A_NUMBER[dtype] * vector_size) + 40
+    user_bytes = int(BYTES_PER_NUMBER[dtype] * vector_size) + 40
     return num_users * user_bytes + num_items * num_tables * (4 * vector_size + 80)
 
 

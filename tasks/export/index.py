@@ -21,7 +21,7 @@ BATCH_ROWS = 32_768
 NEIGHBOURS = 10
 FLAT = "flat-fp16"
 MAX_NPROBE = 64
-_TRAIN_ROWS_A_LIST = 64
+_TRAIN_ROWS_PER_LIST = 64
 _TRAIN_CODE_ROWS = 100_000  # faiss learns the codes from at most so many
 _MIN_PRODUCT_ROWS = 10_000  # a product quantiser's 256 centres are learned from a sample
 _LIBRARY_BYTES = 96 * 2**20  # scores that faiss holds, and memory that the allocator keeps after the training
@@ -128,7 +128,7 @@ def _list_kinds(num_rows: int, dim: int) -> list[tuple[str, int]]:
 def _plan_lists(num_rows: int, dim: int, code: str, code_bytes: int) -> IndexPlan:
     """Plan an index with sqrt(N) lists, rounded to a power of two."""
     num_lists = 2 ** round(np.log2(max(1, num_rows)) / 2)
-    sample_rows = min(num_rows, num_lists * _TRAIN_ROWS_A_LIST)
+    sample_rows = min(num_rows, num_lists * _TRAIN_ROWS_PER_LIST)
     learn_bytes = (2 * sample_rows + 3 * min(sample_rows, _TRAIN_CODE_ROWS)) * 4 * dim
     # Codes and row numbers in lists of exact length, a tenth for the allocator, and the list number of each row.
     index_bytes = num_rows * (code_bytes + 8) + num_lists * 4 * dim

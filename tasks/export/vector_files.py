@@ -27,7 +27,7 @@ USER_ROW_GROUP_ROWS = 128
 ITEM_ROW_GROUP_ROWS = 8192
 ITEM_BATCH_ROWS = 2 * ITEM_ROW_GROUP_ROWS
 # Parquet has no byte type: int8 is stored as indices into a dictionary for each row group (1 kB), then zstd.
-BYTES_A_NUMBER = {"float32": 4.0, "float16": 2.0, "int8": 1.2}
+BYTES_PER_NUMBER = {"float32": 4.0, "float16": 2.0, "int8": 1.2}
 _INT8_MAX = 127
 
 

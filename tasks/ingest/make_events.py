@@ -27,7 +27,7 @@ from surf2vec.tasks.users.pseudonyms import pseudonym
 from surf2vec.tasks.users.tombstones import FORGOTTEN, NOBODY, Tombstones
 
 MAX_USER_BYTES = 1024
-_US_A_DAY = 86_400_000_000
+_US_PER_DAY = 86_400_000_000
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def make_events(con: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, rule
         verdict = np.where(verdict < 0, number[code][places], verdict)
         words += distinct.to_pylist()
     chosen, refused = np.flatnonzero(verdict < 0), np.flatnonzero(verdict >= 0)
-    day = us[chosen] // _US_A_DAY if rules.is_dated else np.zeros(len(chosen), dtype=np.int64)
+    day = us[chosen] // _US_PER_DAY if rules.is_dated else np.zeros(len(chosen), dtype=np.int64)
     order = sort_by(line[chosen], us[chosen], rank[chosen], day)
     chosen = chosen[order]
     columns = {

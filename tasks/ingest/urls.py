@@ -39,7 +39,7 @@ TOKEN_PATTERN = r"(?:[A-Za-z0-9_+=-]|%2[BFbf]|%3[Dd]){32,}"  # hex or base64, as
 _TOKEN = re.compile(TOKEN_PATTERN)
 _HEX = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _CHANGE = re.compile(r"(?<=[a-z])[A-Z]|(?<=[A-Za-z])[0-9]|(?<=[0-9])[A-Za-z]")
-_CHARACTERS_A_CHANGE = 6  # words have fewer changes; so does one of several hundred random base64 tokens
+_CHARACTERS_PER_CHANGE = 6  # words have fewer changes; so does one of several hundred random base64 tokens
 
 # Extensions of files that browsers fetch by themselves.
 ASSET_PATTERN = (
@@ -93,7 +93,7 @@ def find_tokens(url: str) -> list[str]:
 
 
 def _is_token(run: str) -> bool:
-    return bool(_HEX.search(run)) or len(_CHANGE.findall(run)) * _CHARACTERS_A_CHANGE >= len(run)
+    return bool(_HEX.search(run)) or len(_CHANGE.findall(run)) * _CHARACTERS_PER_CHANGE >= len(run)
 
 
 def _parse(url: str) -> str:

@@ -27,7 +27,7 @@ import torch
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.kernels import Kernel, pick_kernel
 from surf2vec.trainer.kernels.signature import most_streams
-from surf2vec.trainer.plan.in_flight import USERS_FOR_ONE_IN_FLIGHT, users_a_launch
+from surf2vec.trainer.plan.in_flight import USERS_FOR_ONE_IN_FLIGHT, users_per_launch
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.tokens import Corpus
 from surf2vec.trainer.training import loop
@@ -71,7 +71,7 @@ def measure_private(log: str, corpus: Corpus, folder: Path) -> list[dict[str, An
     for epochs in EPOCHS[log == PLANTED :]:
         config, where = replace(CONFIG, epochs=epochs), folder / str(epochs)
         alone = train_by(corpus, [pick_kernel("cpu", config)] * SEEDS, config, where / "cpu")
-        permitted = users_a_launch(config, corpus.num_users) or ALL_USERS
+        permitted = users_per_launch(config, corpus.num_users) or ALL_USERS
         for width in sorted({*((4, 16) if log == PLANTED else ()), permitted, int(corpus.users.max())}):
             kernels = [kernel_in_flight(make_launch(width, seed)) for seed in range(SEEDS)]
             told = train_by(corpus, kernels, config, where / str(width))
@@ -111,7 +111,7 @@ def train_by(corpus: Corpus, kernels: Sequence[Kernel], config: TrainConfig, fol
     for seed, kernel in enumerate(kernels, 1):
         with (
             mock.patch.object(loop, "pick_kernel", return_value=kernel),
-            mock.patch.object(loop, "users_a_launch", return_value=None),
+            mock.patch.object(loop, "users_per_launch", return_value=None),
         ):
             told = loop.train(Job(corpus.folder, folder / str(seed), replace(config, seed=seed), MEMORY_BYTES))
         losses.append(told["heldout_loss"])

@@ -28,7 +28,7 @@ USERS = (20_000_000, 200_000_000)
 USERS_A_PARTITION = 50_000
 WORKERS = (1, 8, 64, 512)
 """One GPU; one machine of eight; eight machines; sixty-four."""
-GPUS_A_MACHINE = 8
+GPUS_PER_MACHINE = 8
 
 PAIRS_PER_SECOND = 300e6  # our mark for an H200 (design, section 6), not its limit
 TOUCHED_BYTES_PER_SECOND = 4.8e12  # H200, HBM3e, data sheet
@@ -80,7 +80,7 @@ def network(num_workers: int) -> Network:
     """Between GPUs of one machine NVLink; of several the slowest link of the ring, each machine's one way out."""
     if num_workers == 1:
         return ALONE
-    is_one = num_workers <= GPUS_A_MACHINE
+    is_one = num_workers <= GPUS_PER_MACHINE
     bytes_per_second = NVLINK_BYTES_PER_SECOND if is_one else NETWORK_BYTES_PER_SECOND
     hop = NVLINK_HOP_SECONDS if is_one else NETWORK_HOP_SECONDS
     sum_seconds = 2 * math.ceil(math.log2(num_workers)) * hop  # NCCL adds few bytes up in trees since 2.4

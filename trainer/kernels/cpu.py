@@ -28,7 +28,7 @@ from surf2vec.trainer.model.objectives import Sampling
 from surf2vec.trainer.model.rows import Items, Rows
 from surf2vec.trainer.model.trees import Tree
 
-MAX_STRETCH_USERS, STRETCHES_A_THREAD = 64, 16
+MAX_STRETCH_USERS, STRETCHES_PER_THREAD = 64, 16
 GAP_FLOATS = 256  # more than one iteration of a vectorized loop reads
 _pool = functools.cache(lambda threads: ThreadPoolExecutor(threads - 1, "kernel"))
 _kept = threading.local()
@@ -63,7 +63,7 @@ def stretch_users(num_users: int, threads: int) -> int:
     """Return how many users a thread takes at once: few, so that threads do not wait long for the last one."""
     if threads == 1:
         return num_users
-    return min(max(1, num_users // (threads * STRETCHES_A_THREAD)), MAX_STRETCH_USERS)
+    return min(max(1, num_users // (threads * STRETCHES_PER_THREAD)), MAX_STRETCH_USERS)
 
 
 def draw_negatives(keys: NDArray[np.uint64], purpose: int, sampling: Sampling, num: int) -> NDArray[np.int64]:
@@ -90,8 +90,8 @@ def _prepare(users: Rows, items: Items, work: Pass, threads: int) -> Callable[[i
     histories = _work(work)
     num_rows = max(1 + rule.num_negatives, paths.max_rows)
     num_users = len(work.order)
-    users_a_step = work.config.accumulate if rule.is_accumulating else max(1, num_users)
-    ends = np.array([*range(users_a_step, num_users, users_a_step), num_users], dtype=np.int64)  # of steps
+    users_per_step = work.config.accumulate if rule.is_accumulating else max(1, num_users)
+    ends = np.array([*range(users_per_step, num_users, users_per_step), num_users], dtype=np.int64)  # of steps
     ledger = _ledger(lengths[work.order], ends, rule, num_dims)
     num_sorted = len(items.outputs.vectors) if rule.is_accumulating else 0
     owns = [(_scratch(num_dims, longest, num_rows), _sorting(len(ledger.rows), num_sorted)) for _ in range(threads)]

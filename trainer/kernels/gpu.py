@@ -47,11 +47,11 @@ from surf2vec.trainer.model.rows import Items, Rows, TrailItems
 MAX_NUMBERS = 32_768
 """Numbers of item rows that a program holds: 16 warps of 32 threads with 64 registers each for them."""
 
-NUMBERS_A_THREAD = 64
+NUMBERS_PER_THREAD = 64
 MAX_TILE_NUMBERS = 16_384
 """Numbers that a program holds of a tile's users: 8 warps of 32 threads with 64 numbers each."""
-TILE_NUMBERS_A_THREAD = 16
-TRAIL_NUMBERS_A_THREAD = 32
+TILE_NUMBERS_PER_THREAD = 16
+TRAIL_NUMBERS_PER_THREAD = 32
 KEEP_CHUNK = 64
 LIST_CHUNK = 128
 TARGETS_CHUNK = 32
@@ -251,17 +251,17 @@ def num_warps(config: TrainConfig, is_tile: bool, capability: int) -> int:
     """
     most = 8 if is_tile else 16
     if is_tile:
-        num_numbers, a_thread = tile_numbers(config), TILE_NUMBERS_A_THREAD // (1 if capability >= 80 else 2)
+        num_numbers, a_thread = tile_numbers(config), TILE_NUMBERS_PER_THREAD // (1 if capability >= 80 else 2)
     else:
         num_numbers = triton.next_power_of_2(config.negative) * triton.next_power_of_2(config.interest_size)
-        a_thread = NUMBERS_A_THREAD
+        a_thread = NUMBERS_PER_THREAD
     warps = num_numbers // (32 * a_thread)
     return min(max(triton.next_power_of_2(warps + 1) // 2, 1), most)
 
 
 def trail_warps(config: TrainConfig, capability: int) -> int:
     """Return the warps of a program that trains the trail, by the table in docs/gpu.md."""
-    a_thread = TRAIL_NUMBERS_A_THREAD // (1 if capability >= 80 else 2)
+    a_thread = TRAIL_NUMBERS_PER_THREAD // (1 if capability >= 80 else 2)
     return max(1, min(trail_numbers(config) // (32 * a_thread), 8))
 
 

@@ -19,9 +19,9 @@ from surf2vec.trainer.plan.sizes import TOKEN_BYTES, Sizes, Work, device_bytes, 
 from surf2vec.trainer.system.memory import DEVICE_CONTEXT_BYTES
 from surf2vec.trainer.system.units import size
 
-SCHEDULE_BYTES_A_USER = 8 * 5 + 4  # hash, start, end, place in the order, offset; learning rate
+SCHEDULE_BYTES_PER_USER = 8 * 5 + 4  # hash, start, end, place in the order, offset; learning rate
 BUFFER_BYTES = 32 * 10**6  # of Parquet and numpy, while a micro-partition is read, ordered and measured
-BUFFER_BYTES_A_USER = 64
+BUFFER_BYTES_PER_USER = 64
 IMAGE_BYTES = 3 * 4096  # a file's header, and the rest of its last page
 ARRAY_BYTES = 2 * 4096  # the same for the file of an array
 MAX_BLOCKS = 256
@@ -56,7 +56,7 @@ class Plan:
     place_bytes: the memory for a micro-partition's users and tokens while it is in a slot; None if all users stay in memory and
     tokens are mapped. moved_bytes: the bytes that an epoch reads from the store, and writes to it, because of the division.
     commit_bytes: the most that a commit writes. num_commits, read_bytes, written_bytes (with commits), seconds, sent_bytes (to
-    other workers): predictions for the complete training; seconds is None if the machine's rates are unknown. places_a_chunk:
+    other workers): predictions for the complete training; seconds is None if the machine's rates are unknown. places_per_chunk:
     with several workers, equal for all. at_once: micro-partitions that a GPU trains at the same time; stays_on_device: whether
     all users stay on it; trail_on_device: whether it trains the trail.
     """
@@ -82,7 +82,7 @@ class Plan:
     seconds: float | None
     reasons: tuple[str, ...]
     sharing: Sharing = ALONE
-    places_a_chunk: int | None = None
+    places_per_chunk: int | None = None
     sent_bytes: int = 0
     at_once: int = 1
     stays_on_device: bool = False
@@ -91,7 +91,7 @@ class Plan:
     @property
     def chunk_places(self) -> int:
         """The places of a chunk in the epoch's order: for one worker a place is a micro-partition."""
-        return self.places_a_chunk or self.chunk_partitions
+        return self.places_per_chunk or self.chunk_partitions
 
     @property
     def is_resident(self) -> bool:
@@ -233,14 +233,14 @@ def _choose_device(
 
 def _item_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int, at_once: int = 1) -> int:
     """Return the bytes in memory beside the slots: items, and work space for a micro-partition."""
-    users_bytes = work.most_users * (sizes.work_bytes + BUFFER_BYTES_A_USER)
+    users_bytes = work.most_users * (sizes.work_bytes + BUFFER_BYTES_PER_USER)
     pinned_bytes = tray_bytes(work, sizes, at_once) if budget.device_bytes else 0
     accumulation_bytes = sizes.accumulation_bytes(work, num_blocks)
     return sizes.item_bytes(num_blocks) + accumulation_bytes + users_bytes + BUFFER_BYTES + pinned_bytes
 
 
 def _all_bytes(work: Work, sizes: Sizes) -> int:
-    users_bytes = work.num_users * (sizes.user_bytes + SCHEDULE_BYTES_A_USER)
+    users_bytes = work.num_users * (sizes.user_bytes + SCHEDULE_BYTES_PER_USER)
     return users_bytes + len(work.users) * (IMAGE_BYTES + kept_sample_bytes(sizes))
 
 
@@ -251,7 +251,7 @@ def _place_bytes(work: Work, sizes: Sizes) -> tuple[int, int]:
 
 def _largest_bytes(work: Work, sizes: Sizes) -> int:
     """Return the bytes of the largest micro-partition in a slot."""
-    return sum(_place_bytes(work, sizes)) + work.most_users * SCHEDULE_BYTES_A_USER
+    return sum(_place_bytes(work, sizes)) + work.most_users * SCHEDULE_BYTES_PER_USER
 
 
 def _moved_bytes(work: Work, sizes: Sizes, division: Division) -> int:
@@ -264,7 +264,7 @@ def _moved_bytes(work: Work, sizes: Sizes, division: Division) -> int:
 
 
 def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates | None) -> tuple[str, ...]:
-    users_bytes = sizes.user_bytes + SCHEDULE_BYTES_A_USER
+    users_bytes = sizes.user_bytes + SCHEDULE_BYTES_PER_USER
     lines = [
         f"{work.num_users:,} users x {users_bytes:,} B = {size(work.num_users * users_bytes)}; {sizes.num_items:,} items "
         f"and buffers take {size(plan.item_bytes)}; the process itself {size(plan.overhead_bytes)}"

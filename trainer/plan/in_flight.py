@@ -18,7 +18,7 @@ MOST_PROGRAMS = 4096
 """Programs in flight on the largest cards: of one warp each, limited by their registers."""
 
 
-def users_a_launch(config: TrainConfig, num_users: int) -> int | None:
+def users_per_launch(config: TrainConfig, num_users: int) -> int | None:
     """Return the most users of a launch for a log of `num_users` users; None: no limit."""
     most = max(LEAST_USERS, num_users // USERS_FOR_ONE_IN_FLIGHT)
     return None if config.has_tiles or most >= MOST_PROGRAMS else most
@@ -30,7 +30,7 @@ MOST_AT_ONCE = 4
 
 def launches_at_once(config: TrainConfig, num_users: int, most_users: int) -> int:
     """Return how many micro-partitions, of at most `most_users` of a log's users, are trained at once; at least 1."""
-    if users_a_launch(config, num_users) is not None:
+    if users_per_launch(config, num_users) is not None:
         return 1
     if not config.has_tiles:  # a card has no more programs in flight, however many launches they are from
         return MOST_AT_ONCE
@@ -40,7 +40,7 @@ def launches_at_once(config: TrainConfig, num_users: int, most_users: int) -> in
 
 def explain_in_flight(config: TrainConfig, num_users: int) -> str:
     """Return the limit in words, with its reason."""
-    most = users_a_launch(config, num_users)
+    most = users_per_launch(config, num_users)
     if most is not None:
         return (
             f"a launch on the GPU has at most {most:,} of {num_users:,} users, one in {USERS_FOR_ONE_IN_FLIGHT}: more in flight "

@@ -38,7 +38,7 @@ class Share:
         """The number of places of an epoch."""
         return min(map(len, self.partitions))
 
-    def most_a_place(self, rank: int) -> int:
+    def most_per_place(self, rank: int) -> int:
         """Return the most micro-partitions that a worker trains at a place."""
         return -(-len(self.partitions[rank]) // self.num_places)
 

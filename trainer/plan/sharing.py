@@ -9,7 +9,7 @@ sharded        blocks circulate among the workers: each has a part at a time, an
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-EXCHANGES_AN_EPOCH = 256
+EXCHANGES_PER_EPOCH = 256
 """Sums an epoch, unless `train.exchange_tokens` says otherwise. On wikispeedia, 3 seeds, hit@20 of two asynchronous workers was
 .346 with 64 and .352 with 256; of one worker .352, its seeds .004 apart."""
 

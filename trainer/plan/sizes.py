@@ -12,26 +12,26 @@ from surf2vec.trainer.plan.sharing import ALONE, Sharing
 
 BYTES = {"float32": 4, "bfloat16": 2}
 TOKEN_BYTES = 4
-SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 4 + 8  # alias thresholds, aliases, keep thresholds, corrections, counts
-MAKING_BYTES_A_ROW = 106  # while the sampling tables of a block are made, beside those of the block before
-DEALING_BYTES_AN_ITEM = 8 + 1 + 4 + 4 + 8  # tokens, whether shared, block, row; temporary row numbers
-TRAIL_BYTES_AN_ITEM = 8 + 4 + 4 + 4 + 4 + 8 + 8 * 12  # alias tables, corrections, L2, shares, counts; of eight threads
-THINNING_BYTES_AN_ITEM = 8 + 8  # keep thresholds and counts; a tree needs no other sampling tables
+SAMPLING_BYTES_PER_ITEM = 8 + 4 + 8 + 4 + 8  # alias thresholds, aliases, keep thresholds, corrections, counts
+MAKING_BYTES_PER_ROW = 106  # while the sampling tables of a block are made, beside those of the block before
+DEALING_BYTES_PER_ITEM = 8 + 1 + 4 + 4 + 8  # tokens, whether shared, block, row; temporary row numbers
+TRAIL_BYTES_PER_ITEM = 8 + 4 + 4 + 4 + 4 + 8 + 8 * 12  # alias tables, corrections, L2, shares, counts; of eight threads
+THINNING_BYTES_PER_ITEM = 8 + 8  # keep thresholds and counts; a tree needs no other sampling tables
 ENTRY_BYTES = 4 + 4 + 4  # of gradient accumulation: row, pull, prediction
 SORTED_ENTRY_BYTES = 4 + 4 + 4 + 4  # in a thread's sort
-SORTING_BYTES_A_ROW = 4 + 4 + 4  # of every row, in each thread
-STEP_BYTES_A_USER = 8 + 8 + 8 + 24  # starts and number of its entries; temporary arrays
+SORTING_BYTES_PER_ROW = 4 + 4 + 4  # of every row, in each thread
+STEP_BYTES_PER_USER = 8 + 8 + 8 + 24  # starts and number of its entries; temporary arrays
 LONG_HISTORIES = 8  # assumes that users of a step have at most this many times the mean tokens
 DEVICE_ROUNDING_BYTES = 64 * 10**6  # torch allocates pieces of 2 and 20 MiB, and temporary memory
-DEVICE_SAMPLING_BYTES_AN_ITEM = 8 + 4 + 8 + 4  # alias thresholds, aliases, keep thresholds, corrections
-DEVICE_TRAIL_BYTES_AN_ITEM = 8 + 4 + 4 + 4 + 4  # alias thresholds, aliases, corrections, L2, shares
+DEVICE_SAMPLING_BYTES_PER_ITEM = 8 + 4 + 8 + 4  # alias thresholds, aliases, keep thresholds, corrections
+DEVICE_TRAIL_BYTES_PER_ITEM = 8 + 4 + 4 + 4 + 4  # alias thresholds, aliases, corrections, L2, shares
 MEASURED_TOKENS = 2 * 512  # of a micro-partition, for the curve
-FIXED_BYTES_A_USER = 8 * 3  # start, end, hash
-PASS_BYTES_A_USER = 8 + 4  # place in the order, learning rate
-PASS_BYTES_A_STREAM = 8  # its start
-SCRATCH_BYTES_A_USER = 8 + 4 + 4  # key, tokens kept, place among those with tokens
-SCRATCH_BYTES_A_STREAM = 4  # users with tokens
-CUT_BYTES_A_NODE = 4 + 4 + 8 + 8  # of an inner node of a cut tree: block and first row, and temporary arrays
+FIXED_BYTES_PER_USER = 8 * 3  # start, end, hash
+PASS_BYTES_PER_USER = 8 + 4  # place in the order, learning rate
+PASS_BYTES_PER_STREAM = 8  # its start
+SCRATCH_BYTES_PER_USER = 8 + 4 + 4  # key, tokens kept, place among those with tokens
+SCRATCH_BYTES_PER_STREAM = 4  # users with tokens
+CUT_BYTES_PER_NODE = 4 + 4 + 8 + 8  # of an inner node of a cut tree: block and first row, and temporary arrays
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Sizes:
         images_bytes = self.sharing.images(num_blocks) * self.block_bytes(num_blocks)
         shared_bytes = 2 * self.shared_bytes if self.sharing.is_sharded else 0  # the last state, and the changes
         trail_bytes = self.sharing.images(1) * self.trail_bytes + (
-            TRAIL_BYTES_AN_ITEM * self.num_items if self.trail_bytes else 0
+            TRAIL_BYTES_PER_ITEM * self.num_items if self.trail_bytes else 0
         )
         return images_bytes + shared_bytes + self.tables_bytes(num_blocks) + trail_bytes
 
@@ -116,16 +116,16 @@ class Sizes:
         tokens = min(work.most_tokens, LONG_HISTORIES * work.most_tokens * users // max(1, work.most_users))
         num_rows = self.block_bytes(num_blocks) // self.row_bytes
         entries_bytes = tokens * (config.interest_size * 4 + (1 + config.negative) * entry_bytes)
-        return work.most_users * STEP_BYTES_A_USER + entries_bytes + num_rows * threads * SORTING_BYTES_A_ROW
+        return work.most_users * STEP_BYTES_PER_USER + entries_bytes + num_rows * threads * SORTING_BYTES_PER_ROW
 
     def tables_bytes(self, num_blocks: int) -> int:
         """Return the bytes of the sampling tables or the tree of an item block."""
         if num_blocks == 1:
             return self.sampling_bytes + self.tree_bytes
         if self.tree_bytes:
-            return self.sampling_bytes + self.tree_bytes + self.cut_bytes + THINNING_BYTES_AN_ITEM * self.num_items
-        making_bytes = MAKING_BYTES_A_ROW * (self.block_bytes(num_blocks) // self.row_bytes)
-        return -(-self.sampling_bytes // num_blocks) + making_bytes + DEALING_BYTES_AN_ITEM * self.num_items
+            return self.sampling_bytes + self.tree_bytes + self.cut_bytes + THINNING_BYTES_PER_ITEM * self.num_items
+        making_bytes = MAKING_BYTES_PER_ROW * (self.block_bytes(num_blocks) // self.row_bytes)
+        return -(-self.sampling_bytes // num_blocks) + making_bytes + DEALING_BYTES_PER_ITEM * self.num_items
 
 
 def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Sizes:
@@ -138,13 +138,13 @@ def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Si
         user_bytes=config.interest_size * BYTES[config.dtype] + 4 if config.interest_size else 0,
         work_bytes=config.interest_size * 4 if config.dtype == "bfloat16" else 0,
         item_table_bytes=table_bytes,
-        sampling_bytes=num_items * (THINNING_BYTES_AN_ITEM if tree else SAMPLING_BYTES_AN_ITEM),
+        sampling_bytes=num_items * (THINNING_BYTES_PER_ITEM if tree else SAMPLING_BYTES_PER_ITEM),
         tree_bytes=tree_bytes(tree) if tree else 0,
         num_items=num_items,
         can_split=not (config.has_inputs or config.items_from),
         shared_bytes=(shared_rows(tree) if tree else shared_items(num_items)) * row_bytes,
         granule_bytes=int(subtree_rows(tree, cut_depth(tree)).max(initial=0)) * row_bytes if tree else 0,
-        cut_bytes=len(tree.widths) * CUT_BYTES_A_NODE if tree else 0,
+        cut_bytes=len(tree.widths) * CUT_BYTES_PER_NODE if tree else 0,
         row_bytes=row_bytes,
         trail_bytes=2 * num_items * (config.trail_size * 4 + 4) if config.trail_size else 0,
     )
@@ -159,16 +159,18 @@ def device_bytes(
     """
     users, tokens, seats = work.most_users, work.most_tokens, at_once + 1
     block_bytes = sizes.block_bytes(num_blocks)
-    tables_bytes = DEVICE_SAMPLING_BYTES_AN_ITEM * (block_bytes // sizes.row_bytes + 1)
-    scratch_bytes = users * SCRATCH_BYTES_A_USER + tokens * TOKEN_BYTES + most_streams(users) * SCRATCH_BYTES_A_STREAM
+    tables_bytes = DEVICE_SAMPLING_BYTES_PER_ITEM * (block_bytes // sizes.row_bytes + 1)
+    scratch_bytes = (
+        users * SCRATCH_BYTES_PER_USER + tokens * TOKEN_BYTES + most_streams(users) * SCRATCH_BYTES_PER_STREAM
+    )
     seat_bytes = scratch_bytes + _pass_bytes(work, sizes) + _sample_bytes(sizes)
-    user_bytes = _row_bytes(sizes) + FIXED_BYTES_A_USER + (sizes.user_bytes - 4 if sizes.work_bytes else 0)
+    user_bytes = _row_bytes(sizes) + FIXED_BYTES_PER_USER + (sizes.user_bytes - 4 if sizes.work_bytes else 0)
     num_users, num_tokens = (work.num_users, work.num_tokens) if stays else (seats * users, seats * tokens)
     exchanged_bytes = sizes.sharing.exchanged_bytes(block_bytes, sizes.shared_bytes)
     copies_bytes = exchanged_bytes * (2 + 2 * sizes.sharing.staleness)  # the last state, and exchanges in progress
     places_bytes = num_users * user_bytes + num_tokens * TOKEN_BYTES
     trail_bytes = (
-        sizes.trail_bytes + DEVICE_TRAIL_BYTES_AN_ITEM * sizes.num_items + seats * sum(_trail_sample_bytes(sizes))
+        sizes.trail_bytes + DEVICE_TRAIL_BYTES_PER_ITEM * sizes.num_items + seats * sum(_trail_sample_bytes(sizes))
     )
     items_bytes = block_bytes + tables_bytes + (trail_bytes if has_trail else 0)
     return DEVICE_ROUNDING_BYTES + copies_bytes + items_bytes + seats * seat_bytes + places_bytes
@@ -176,7 +178,7 @@ def device_bytes(
 
 def tray_bytes(work: Work, sizes: Sizes, at_once: int = 1) -> int:
     """Return the pinned bytes on the host: a pass's arrays beside rows, on their way to the GPU, and rows for the curve."""
-    fixed_bytes = work.most_users * FIXED_BYTES_A_USER + work.most_tokens * TOKEN_BYTES
+    fixed_bytes = work.most_users * FIXED_BYTES_PER_USER + work.most_tokens * TOKEN_BYTES
     places_bytes, scores_bytes = _trail_sample_bytes(sizes) if sizes.trail_bytes else (0, 0)
     samples_bytes = places_bytes + (at_once + 1) * (_sample_bytes(sizes) + scores_bytes)
     return fixed_bytes + _pass_bytes(work, sizes) + samples_bytes
@@ -185,7 +187,7 @@ def tray_bytes(work: Work, sizes: Sizes, at_once: int = 1) -> int:
 def _pass_bytes(work: Work, sizes: Sizes) -> int:
     """Return the bytes of the arrays of a pass that change: of its users, the bounds of its streams, the rows of its sample."""
     users = work.most_users
-    return users * PASS_BYTES_A_USER + (most_streams(users) + 1) * PASS_BYTES_A_STREAM + 8 * _sampled_rows(sizes)
+    return users * PASS_BYTES_PER_USER + (most_streams(users) + 1) * PASS_BYTES_PER_STREAM + 8 * _sampled_rows(sizes)
 
 
 def _trail_sample_bytes(sizes: Sizes) -> tuple[int, int]:

@@ -17,12 +17,12 @@ from surf2vec.trainer.plan.alone import MAX_BLOCKS, Budget, Division, Plan, expl
 from surf2vec.trainer.plan.prediction import Rates
 from surf2vec.trainer.plan.schedule import partition_order
 from surf2vec.trainer.plan.shares import Share, count_exchanges
-from surf2vec.trainer.plan.sharing import EXCHANGES_AN_EPOCH, Sharing, sent_by_sum
+from surf2vec.trainer.plan.sharing import EXCHANGES_PER_EPOCH, Sharing, sent_by_sum
 from surf2vec.trainer.plan.sizes import Sizes, Work
 from surf2vec.trainer.system.memory import PAGE_BYTES
 from surf2vec.trainer.system.units import size
 
-SUMMED_BYTES_A_TOKEN = 100
+SUMMED_BYTES_PER_TOKEN = 100
 """If summing takes more bytes for each trained token, the table is divided. At a million tokens and a gigabyte a second, this is
 a tenth of the time."""
 WAITED_BYTES = 32 * 10**6
@@ -83,14 +83,14 @@ def plan_together(team: Team, sizes: Sizes, config: TrainConfig, began: Way | No
     sized, plans = replace(sizes, sharing=way.sharing), []
     num_users = sum(member.work.num_users for member in team.members)
     for rank, member in enumerate(team.members):
-        most, own = team.share.most_a_place(rank), len(team.share.partitions[rank])
+        most, own = team.share.most_per_place(rank), len(team.share.partitions[rank])
         division = Division(min(way.chunk_places * most, own), way.num_blocks)
         num_others = num_users - member.work.num_users
         plan = lay_out(member.work, sized, member.budget, member.rates, division, num_others, commits_items=rank == 0)
         sent_bytes = round(member.work.epochs * way.sent_bytes - way.turn_bytes)  # no block after the last turn
         reasons = (*plan.reasons, *_reasons(team, sized, way))
         plan = replace(
-            plan, sharing=way.sharing, places_a_chunk=way.chunk_places, sent_bytes=sent_bytes, reasons=reasons
+            plan, sharing=way.sharing, places_per_chunk=way.chunk_places, sent_bytes=sent_bytes, reasons=reasons
         )
         plans.append(plan)
     return plans
@@ -115,9 +115,9 @@ def choose_way(team: Team, sizes: Sizes, config: TrainConfig) -> Way:
         return replace(replicated, why="the table fits every GPU")
     token_bytes = replicated.sent_bytes / max(1, min(member.work.num_tokens for member in team.members))
     cost = f"a token costs {token_bytes:,.0f} bytes to add up"
-    if token_bytes <= SUMMED_BYTES_A_TOKEN:
-        return replace(replicated, why=f"the table fits every worker, and {cost}, at most {SUMMED_BYTES_A_TOKEN}")
-    cost += f", more than {SUMMED_BYTES_A_TOKEN}"
+    if token_bytes <= SUMMED_BYTES_PER_TOKEN:
+        return replace(replicated, why=f"the table fits every worker, and {cost}, at most {SUMMED_BYTES_PER_TOKEN}")
+    cost += f", more than {SUMMED_BYTES_PER_TOKEN}"
     if sharded:
         return replace(sharded, why=f"with all of it at each worker {cost}")
     asynchronous = _fit(team, sizes, config, "asynchronous")
@@ -142,7 +142,7 @@ def keep_way(team: Team, sizes: Sizes, began: Way) -> Way:
 
 def _sharing(team: Team, config: TrainConfig, mode: str) -> Sharing:
     num_tokens = sum(member.work.num_tokens for member in team.members)
-    tokens = config.exchange_tokens or max(1.0, num_tokens / len(team.members) / EXCHANGES_AN_EPOCH)
+    tokens = config.exchange_tokens or max(1.0, num_tokens / len(team.members) / EXCHANGES_PER_EPOCH)
     staleness = config.staleness if mode == "asynchronous" else 0
     return Sharing(mode, tuple(team.weights), tokens, staleness, cuts_places=not team.is_on_gpu)
 
@@ -169,7 +169,7 @@ def _chunk_places(team: Team, sizes: Sizes, num_blocks: int) -> int:
     for rank, member in enumerate(team.members):
         chunk = largest_chunk(member.work, sizes, member.budget, num_blocks)
         is_all = chunk == len(member.work.users)
-        found.append(team.share.num_places if is_all else chunk // team.share.most_a_place(rank))
+        found.append(team.share.num_places if is_all else chunk // team.share.most_per_place(rank))
     return min(found)
 
 

@@ -114,10 +114,10 @@ class Course:
 
     @property
     def num_positions(self) -> int:
-        return self.config.epochs * self.positions_an_epoch
+        return self.config.epochs * self.positions_per_epoch
 
     @property
-    def positions_an_epoch(self) -> int:
+    def positions_per_epoch(self) -> int:
         return self.share.num_places * self.plan.num_blocks
 
     def places(self, epoch: int) -> list[NDArray[np.int64]]:
@@ -147,7 +147,7 @@ class Course:
         """Return how often the workers exchange changes at a position. With exchanges, all workers end the position together."""
         if self.plan.sharing.is_alone:
             return 0
-        epoch, in_epoch = divmod(position, self.positions_an_epoch)
+        epoch, in_epoch = divmod(position, self.positions_per_epoch)
         return int(self._count_exchanges(epoch)[in_epoch])
 
     @lru_cache(maxsize=2)  # noqa: B019 (one course a process)

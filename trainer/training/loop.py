@@ -17,7 +17,7 @@ from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
 from surf2vec.trainer.gensim.warm_start import apply_warm_start
 from surf2vec.trainer.kernels import Kernel, pick_kernel
 from surf2vec.trainer.model.rows import Items
-from surf2vec.trainer.plan.in_flight import users_a_launch
+from surf2vec.trainer.plan.in_flight import users_per_launch
 from surf2vec.trainer.plan.schedule import Step
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.manifests import next_generation
@@ -141,7 +141,7 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
         from surf2vec.trainer.training.device_engine import DeviceEngine  # torch takes a second to import
         from surf2vec.trainer.training.device_memory import Largest
 
-        most = users_a_launch(config, int(corpus.users[share.own].sum()))
+        most = users_per_launch(config, int(corpus.users[share.own].sum()))
         staying = tuple(zip(corpus.users.tolist(), corpus.tokens.tolist(), strict=True)) if plan.stays_on_device else ()
         most_tokens = int(corpus.tokens.max())
         largest = Largest(
@@ -202,7 +202,7 @@ class Training:
             if self.team.meets_at(position):
                 self._conclude(self.engine.settle())
             requests = self._report_meetings(self.team.meet(position, Requests(stop.is_set(), is_time)))
-            is_judged = bool(self.course.config.patience) and position % self.course.positions_an_epoch == 0
+            is_judged = bool(self.course.config.patience) and position % self.course.positions_per_epoch == 0
             if is_judged or any(requests) or position == self.course.num_positions:
                 self._conclude(self.engine.settle())
                 self._report_meetings(self.team.drain())
@@ -287,7 +287,7 @@ class Training:
             log_progress(self.on_event, "train", record.position, num_positions, self.team.unit)
             is_point = record.position % -(-num_positions // MAX_POINTS) == 0 or self.is_done
             if is_point and record.curve.point_sums[1]:
-                self.on_event("train", record.add_point(self.course.positions_an_epoch, self.alpha))
+                self.on_event("train", record.add_point(self.course.positions_per_epoch, self.alpha))
         self.clock = time.perf_counter()
 
     def _judge_epoch(self, epoch: int) -> None:

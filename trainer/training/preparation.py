@@ -166,7 +166,7 @@ def divide_work(
         return plan_training(work, sizes, budget, rates, division), share_users(0, corpus.tokens, [1.0])
     began = None
     if goes_on and manifest["position"]:
-        places = manifest["plan"].get("places_a_chunk") or manifest["plan"]["chunk_partitions"]
+        places = manifest["plan"].get("places_per_chunk") or manifest["plan"]["chunk_partitions"]
         began = Way(sharing_of(manifest), manifest["num_blocks"], places)
     budgets = workers.gather_json(job.device_memory_bytes or job.host_memory_bytes)
     weights = began.sharing.weights if began else [float(budget) for budget in budgets]

@@ -65,11 +65,11 @@ class Record:
         """Return a copy for a manifest."""
         return dataclasses.asdict(self)
 
-    def add_point(self, positions_an_epoch: int, alpha: float) -> dict[str, Any]:
+    def add_point(self, positions_per_epoch: int, alpha: float) -> dict[str, Any]:
         """Complete a point of the curve, at the learning rate alpha. Returns it."""
         curve, rate = self.curve, self.tokens_done / max(self.train_seconds, 1e-9)
         point = {
-            "epoch": round(self.position / positions_an_epoch, 4), "seconds": round(self.train_seconds, 3),
+            "epoch": round(self.position / positions_per_epoch, 4), "seconds": round(self.train_seconds, 3),
             "tokens": round(self.tokens_done), "tokens_per_second": rate, "alpha": alpha, **losses(curve.point_sums),
         }  # fmt: skip
         curve.points.append(point)

@@ -51,7 +51,7 @@ class Team:
 
     def begin_epoch(self) -> None:
         """Reset the means of the curve at the start of an epoch."""
-        if self.record.position % self.course.positions_an_epoch == 0:
+        if self.record.position % self.course.positions_per_epoch == 0:
             self.record.curve.begin_epoch()
 
     def meets_at(self, position: int) -> bool:

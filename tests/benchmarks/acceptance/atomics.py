@@ -11,7 +11,7 @@ from tests.benchmarks.acceptance.copies import REPEATS, best_seconds
 from tests.benchmarks.acceptance.report import Report, run_step
 
 DIMS = 128
-ROWS_A_PROGRAM = 64
+ROWS_PER_PROGRAM = 64
 RUNS = REPEATS + 1
 
 
@@ -45,7 +45,7 @@ def measure_law(report: Report, num_items: int, law: str) -> None:
     from surf2vec.trainer.kernels import gpu
 
     device, rng = gpu.find_device(), np.random.default_rng(1)
-    num_programs, count = report.size(65_536, 4), report.size(ROWS_A_PROGRAM, 4)
+    num_programs, count = report.size(65_536, 4), report.size(ROWS_PER_PROGRAM, 4)
     shares = np.cumsum(1 / np.arange(1, num_items + 1) if law == "Zipf" else np.ones(num_items))
     drawn = np.searchsorted(shares, rng.random(num_programs * count) * shares[-1]).clip(max=num_items - 1)
     rows = torch.from_numpy(drawn.astype(np.int32)).to(device)

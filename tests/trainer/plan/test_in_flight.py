@@ -4,7 +4,7 @@ import pytest
 
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.plan.alone import Budget, plan_training
-from surf2vec.trainer.plan.in_flight import LEAST_USERS, MOST_PROGRAMS, USERS_FOR_ONE_IN_FLIGHT, users_a_launch
+from surf2vec.trainer.plan.in_flight import LEAST_USERS, MOST_PROGRAMS, USERS_FOR_ONE_IN_FLIGHT, users_per_launch
 from surf2vec.trainer.plan.sizes import Work, training_sizes
 
 PRIVATE = TrainConfig(parts="interest", tile_users=1)
@@ -19,8 +19,8 @@ PRIVATE = TrainConfig(parts="interest", tile_users=1)
 )  # fmt: skip
 def test_a_launch_has_one_user_in_64_until_a_card_has_no_more_in_flight(num_users: int, most: int | None) -> None:
     assert USERS_FOR_ONE_IN_FLIGHT == 64
-    assert users_a_launch(PRIVATE, num_users) == most
-    assert users_a_launch(TrainConfig(parts="interest"), num_users) is None, (
+    assert users_per_launch(PRIVATE, num_users) == most
+    assert users_per_launch(TrainConfig(parts="interest"), num_users) is None, (
         "a tile's stream has 32 of hundreds in flight"
     )
 

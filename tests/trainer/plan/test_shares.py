@@ -28,7 +28,7 @@ def test_every_micro_partition_is_trained_once_an_epoch_by_its_worker(
         places = share.places(order, rank)
         assert len(places) == share.num_places
         assert np.concatenate(places).tolist() == [p for p in order.tolist() if p in own]
-        assert max(map(len, places)) == share.most_a_place(rank)
+        assert max(map(len, places)) == share.most_per_place(rank)
         assert share.place_tokens(order)[rank].sum() == tokens[own].sum()
 
 
@@ -45,8 +45,8 @@ def test_tokens_are_shared_evenly_or_by_weight() -> None:
     assert max(loads) < 1.002 * np.mean(loads)
     uneven = share_users(1, tokens, [2, 1])
     assert tokens[uneven.own].sum() == pytest.approx(tokens.sum() / 3, rel=0.005)
-    assert uneven.most_a_place(uneven.rank) == 1
-    assert uneven.most_a_place(0) == 2
+    assert uneven.most_per_place(uneven.rank) == 1
+    assert uneven.most_per_place(0) == 2
 
 
 @given(

@@ -176,7 +176,7 @@ def test_a_launch_has_as_many_users_as_the_planner_permits(
         launch_frozen(users, outputs, work, scratch)
 
     asked = []
-    monkeypatch.setattr(loop, "users_a_launch", lambda config, num_users: asked.append(num_users) or 2)
+    monkeypatch.setattr(loop, "users_per_launch", lambda config, num_users: asked.append(num_users) or 2)
     use_device(launch)
     train(make_job(corpus_dir, tmp_path))
     assert asked == [10]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.model import objectives
-from surf2vec.trainer.plan.sizes import MAKING_BYTES_A_ROW
+from surf2vec.trainer.plan.sizes import MAKING_BYTES_PER_ROW
 from surf2vec.trainer.store.tokens import Histories
 from surf2vec.trainer.training.item_blocks import ItemBlocks
 
@@ -88,4 +88,4 @@ def test_the_tables_of_a_block_are_made_in_what_the_plan_counts() -> None:
     blocks.targets(1)
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert 0.9 < peak_bytes / (MAKING_BYTES_A_ROW * blocks.num_rows(1)) <= 1
+    assert 0.9 < peak_bytes / (MAKING_BYTES_PER_ROW * blocks.num_rows(1)) <= 1
