@@ -40,7 +40,6 @@ REMOVED = {
     "ingest.columns.agent": "a column named user_agent or useragent is taken; rename yours",
     "ingest.prefix_depth": "write it into ingest.granularity: prefix:2 keeps two parts of the path",
     "ingest.collapse_repeats": "it is always true",
-    "train.dbow_words": _TRAINER.format(0),
     "train.tree": _TRAINER.format("huffman"),
     "train.tree_branching": _TRAINER.format(16),
     "train.share_negatives": "the users of a tile share their negatives: 32, and in the trainer by itself tile_users",

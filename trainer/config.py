@@ -11,10 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from surf2vec.trainer.draws import DRAW_BITS
 from surf2vec.trainer.errors import ConfigError
 
-MAX_DRAWS = 2**DRAW_BITS
 TRAIL_BIASES = 2  # the last numbers of the trail's vectors: how popular items are, backward and forward
 MIN_TRAIL_SIZE = 2 + TRAIL_BIASES
 BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
@@ -36,7 +34,7 @@ class TrainSettings:
     )
     epochs: int = setting(20, "Epochs", "Passes over all tokens.", ge=1, le=10_000)
     dm: Literal[0, 1] = setting(0, "PV-DM", "0: PV-DBOW, a user predicts its items. 1: PV-DM, user and context do.")
-    window: int = setting(5, "Window", "Tokens on each side that count as context (dm, dbow_words).", ge=1, le=100)
+    window: int = setting(5, "Window", "Tokens on each side that count as context (dm).", ge=1, le=100)
     hs: Literal[0, 1] = setting(0, "Hierarchical softmax", "1: learn by a tree of items instead of by `objective`.")
     objective: Literal["sampled_softmax", "negative_sampling"] = setting(
         "sampled_softmax", "Objective", "The loss of a token, against `negative` drawn items."
@@ -113,9 +111,6 @@ class TrainConfig(TrainSettings):
         "both",
         "Parts",
         "Parts of a vector; trail_weight 0 leaves only the interest, 1 only the trail, as does a log without order.",
-    )
-    dbow_words: Literal[0, 1] = setting(
-        0, "Train words", "1: PV-DBOW and skip-gram of the items in turn; slower by about the window."
     )
     tree: Literal["huffman", "two_level", "balanced"] = setting(
         "huffman", "Tree", "Shape of the tree (hs): Huffman's, two levels of about sqrt(items), or `tree_branching` a node."
@@ -199,7 +194,7 @@ class TrainConfig(TrainSettings):
     @property
     def has_inputs(self) -> bool:
         """Whether items have input vectors beside those that predict them."""
-        return bool(self.dm or self.dbow_words)
+        return bool(self.dm)
 
 
 def check_combination(config: TrainConfig) -> None:
@@ -223,16 +218,9 @@ def check_combination(config: TrainConfig) -> None:
         raise ConfigError(
             "train.items_from gives item vectors, and a tree (train.hs = 1) has none: leave one of them out"
         )
-    if config.dm and config.dbow_words:
-        raise ConfigError("train.dbow_words is for PV-DBOW; with train.dm = 1 set it to 0")
-    if config.accumulate > 1 and (config.has_inputs or config.hs):
-        other = "train.hs" if config.hs else "train.dm" if config.dm else "train.dbow_words"
+    if config.accumulate > 1 and (config.dm or config.hs):
+        other = "train.hs" if config.hs else "train.dm"
         raise ConfigError(f"train.accumulate is {config.accumulate}, but with {other} = 1 it has to be 1")
-    if config.dbow_words and (2 * config.window + 1) * (config.negative + 1) > MAX_DRAWS:
-        raise ConfigError(
-            f"train.window {config.window} and train.negative {config.negative} need more than {MAX_DRAWS} draws a token: "
-            "lower one of them"
-        )
 
 
 def check_setting(field: "dataclasses.Field[Any]", value: Any) -> None:

@@ -29,7 +29,7 @@ from surf2vec.tasks.root.failures import check_out
 from surf2vec.tasks.root.identity import ROOT_TAG, claim_registry, is_own_registry, registry_uri
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.root.wording import shown
-from surf2vec.trainer.config import MAX_DRAWS, TrainConfig
+from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.draws import epoch_key
 from surf2vec.trainer.errors import ConfigError, ResourceError
 from surf2vec.trainer.system.files import digest_json, read_json, replace_file, write_manifest_json
@@ -245,13 +245,11 @@ def find_importances(space: Space, done: Sequence[Trial]) -> dict[str, float]:
 
 
 def apply_settings(base: TrainConfig, settings: dict[str, Setting]) -> TrainConfig:
-    """Returns `base` with these settings. min_alpha keeps its ratio to alpha; draws per token stay within their limit."""
+    """Returns `base` with these settings. min_alpha keeps its ratio to alpha."""
     if all(getattr(base, name) == value for name, value in settings.items()):
         return base
     changed = dict(settings)
     changed["min_alpha"] = _rounded(changed["alpha"] * base.min_alpha / base.alpha)
-    if base.dbow_words and not base.hs:
-        changed["negative"] = min(changed["negative"], MAX_DRAWS // (2 * changed["window"] + 1) - 1)
     return dataclasses.replace(base, **changed)  # type: ignore[arg-type]
 
 

@@ -22,12 +22,9 @@ from surf2vec.trainer.errors import ConfigError
         ({"alpha": float("nan")}, r"train.alpha is nan, but it has to be a number"),
         ({"ns_exponent": 1.5}, r"at most 1"),
         ({"min_alpha": 0.5}, r"above train.alpha"),
-        ({"dm": 1, "dbow_words": 1}, r"dbow_words is for PV-DBOW"),
         ({"dm": 1, "accumulate": 2}, r"train.accumulate is 2, but with train.dm = 1 it has to be 1"),
-        ({"dbow_words": 1, "accumulate": 2}, r"train.accumulate is 2, but with train.dbow_words = 1 it has to be 1"),
         ({"hs": 1, "accumulate": 2}, r"train.accumulate is 2, but with train.hs = 1 it has to be 1"),
         ({"tile_users": 0}, r"train.tile_users is 0, but it has to be at least 1"),
-        ({"dbow_words": 1, "window": 100, "negative": 1000}, r"draws a token"),
         ({"dm": "1"}, r"0 or 1"),
     ],
 )
@@ -40,7 +37,7 @@ def test_what_is_wrong_is_refused_by_name(settings: dict[str, Any], message: str
     ("settings", "has_tiles"),
     [
         ({}, True), ({"tile_users": 1}, False), ({"objective": "negative_sampling"}, False), ({"hs": 1}, False),
-        ({"dm": 1}, False), ({"dbow_words": 1}, False), ({"accumulate": 2}, False), ({"optimizer": "sgd"}, True),
+        ({"dm": 1}, False), ({"accumulate": 2}, False), ({"optimizer": "sgd"}, True),
     ],
 )  # fmt: skip
 def test_users_walk_in_tiles_where_they_learn_a_sampled_softmax_alone(

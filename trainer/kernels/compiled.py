@@ -6,7 +6,7 @@ import math
 import numba
 import numpy as np
 
-from surf2vec.trainer.draws import NEGATIVE, SUBSAMPLE, WINDOW, WORDS
+from surf2vec.trainer.draws import SUBSAMPLE, WINDOW
 from surf2vec.trainer.kernels.compiled_draws import draw, mix
 from surf2vec.trainer.kernels.ledger import enter, meet, move_outputs, sort_entries
 from surf2vec.trainer.kernels.llvm import (
@@ -77,27 +77,10 @@ def reach_of(turn, place, window):
 
 
 @written_out
-def train_words(model, turn, place):
-    """Train the context's tokens to predict the token at `place`: skip-gram."""
-    rule, hidden = model.rule, model.scratch.hidden
-    reach = reach_of(turn, place, rule.window)
-    for j in range(max(0, place - reach), min(turn.num_kept, place + reach + 1)):
-        if j != place:
-            word = np.int64(turn.history[turn.kept[j]])
-            for d in range(hidden.shape[0]):
-                hidden[d] = model.inputs.vectors[word, d]
-            first_draw = (j - place + rule.window) * (rule.num_negatives + 1)
-            learn(model, hidden, turn, place, WORDS, first_draw)
-            move_input(model, word, turn.alpha)
-
-
-@written_out
 def train_dbow(model, turn):
-    """Train the user to predict its tokens; with dbow_words a token's context predicts it first."""
+    """Train the user to predict its tokens."""
     for place in range(turn.num_kept):
-        if model.rule.has_words:
-            train_words(model, turn, place)
-        learn(model, model.scratch.user, turn, place, NEGATIVE, 0)
+        learn(model, model.scratch.user, turn, place)
         if model.rule.is_accumulating:
             enter(model, turn, place)
         move_user(model, turn, place)
@@ -121,7 +104,7 @@ def train_dm(model, turn):
         share = np.float32(1) / np.float32(last - first)
         for d in range(num_dims):
             hidden[d] *= share
-        learn(model, hidden, turn, place, NEGATIVE, 0)
+        learn(model, hidden, turn, place)
         for j in range(first, last):
             if j != place:
                 move_input(model, np.int64(turn.history[turn.kept[j]]), turn.alpha)

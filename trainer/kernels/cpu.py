@@ -200,7 +200,6 @@ def _rule(work: Pass) -> Rule:
         handicap=np.float32(config.handicap),
         is_adagrad=config.optimizer == "adagrad",
         is_dm=bool(config.dm),
-        has_words=bool(config.dbow_words),
         has_tree=bool(config.hs),
         is_frozen=not work.update_items,
         is_accumulating=config.accumulate > 1 and work.update_items,

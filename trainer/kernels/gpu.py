@@ -64,7 +64,7 @@ WIDE_ATOMICS = 90
 
 def check_supported(config: TrainConfig) -> None:
     """Raise ConfigError, naming the setting, for settings that this kernel does not support."""
-    for name, only in (("dm", 0), ("dbow_words", 0), ("hs", 0), ("accumulate", 1)):
+    for name, only in (("dm", 0), ("hs", 0), ("accumulate", 1)):
         value = getattr(config, name)
         if value != only:
             raise ConfigError(

@@ -13,7 +13,7 @@ Paths = namedtuple("Paths", "parents slots first_rows widths num_classes max_row
 
 Rule = namedtuple(
     "Rule",
-    "is_softmax handicap is_adagrad is_dm has_words has_tree is_frozen is_accumulating "
+    "is_softmax handicap is_adagrad is_dm has_tree is_frozen is_accumulating "
     "window num_negatives tile_users num_free recency l2 item_l2",
 )
 """The settings of the objective and the optimizer, as numbers."""

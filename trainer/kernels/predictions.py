@@ -9,6 +9,7 @@ import math
 import numba
 import numpy as np
 
+from surf2vec.trainer.draws import NEGATIVE
 from surf2vec.trainer.kernels.compiled_draws import draw, draw_negative
 from surf2vec.trainer.kernels.llvm import (
     OPTIONS,
@@ -151,7 +152,7 @@ def set_rates(model, hidden, num_rows, has_own, alpha):
 
 
 @written_out
-def learn(model, hidden, turn, place, purpose, first_draw):
+def learn(model, hidden, turn, place):
     """Train `hidden` to predict the token at a place: moves the outputs, writes its step to scratch.step."""
     step = model.scratch.step
     for d in range(step.shape[0]):
@@ -160,27 +161,27 @@ def learn(model, hidden, turn, place, purpose, first_draw):
         num_rows = pull_on_the_way(model, hidden, turn, place)
         pull_rows(model, hidden, num_rows, False, turn.alpha)
     else:
-        learn_by_draws(model, hidden, turn, place, purpose, first_draw)
+        learn_by_draws(model, hidden, turn, place)
 
 
 @inlined
-def fill_rows(model, turn, place, purpose, first_draw):
+def fill_rows(model, turn, place):
     """Fill scratch.rows with the token's own row, then its negatives."""
     rows = model.scratch.rows
     rows[0] = turn.history[turn.kept[place]]
     for k in range(model.rule.num_negatives):
-        rows[1 + k] = draw_negative(draw(turn.key, turn.kept[place], purpose, first_draw + k + 1), model.noise)
+        rows[1 + k] = draw_negative(draw(turn.key, turn.kept[place], NEGATIVE, k + 1), model.noise)
         if 1 + k < ROWS_AHEAD:
             prefetch_row(model.outputs.vectors, rows[1 + k])
 
 
 @inlined
-def learn_by_draws(model, hidden, turn, place, purpose, first_draw):
+def learn_by_draws(model, hidden, turn, place):
     """Learn by sampled softmax or negative sampling. A negative that is the token itself does not count."""
     rule, noise, scratch = model.rule, model.noise, model.scratch
     rows, scores, pulls = scratch.rows, scratch.scores, scratch.pulls
     num_rows = 1 + rule.num_negatives
-    fill_rows(model, turn, place, purpose, first_draw)
+    fill_rows(model, turn, place)
     score_rows(model.outputs, hidden, num_rows, scratch)
     highest = np.float32(-1e30)
     for i in range(num_rows):

@@ -100,7 +100,7 @@ def choose_way(team: Team, sizes: Sizes, config: TrainConfig) -> Way:
     """Return the best way that fits every worker."""
     if config.sharing == "sharded" and not sizes.can_split:
         raise ConfigError(
-            "train.sharing is sharded, but with train.dm, train.dbow_words or train.items_from the item table cannot be divided: "
+            "train.sharing is sharded, but with train.dm or train.items_from the item table cannot be divided: "
             "take replicated or asynchronous"
         )
     if config.sharing != "auto":

@@ -33,7 +33,6 @@ def ended(settings: dict[str, Any], mrr: float) -> dict[str, Any]:
         (TrainConfig(recency=3.0), False, SAMPLED | {"sample"}),
         (TrainConfig(objective="negative_sampling"), False, DRAWN | {"sample"}),
         (TrainConfig(dm=1), False, SAMPLED | {"sample", "window"}),
-        (TrainConfig(dbow_words=1), False, SAMPLED | {"sample", "window"}),
         (TrainConfig(hs=1, recency=3.0), True, ALWAYS | {"sample", "recency"}),
     ],
 )
@@ -90,7 +89,6 @@ def test_the_search_finds_the_planted_optimum_and_names_what_mattered() -> None:
         TrainConfig,
         objective=st.sampled_from(["sampled_softmax", "negative_sampling"]),
         dm=st.just(0),
-        dbow_words=st.integers(0, 1),
         window=st.integers(1, 30),
         negative=st.integers(1, 60),
         alpha=st.floats(0.02, 10),

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from surf2vec.trainer.draws import GAMMA, MASK, NEGATIVE, SUBSAMPLE, TILE, WINDOW, WORDS, counter, mix
+from surf2vec.trainer.draws import GAMMA, MASK, NEGATIVE, SUBSAMPLE, TILE, WINDOW, counter, mix
 from surf2vec.trainer.kernels.signature import Pass
 from surf2vec.trainer.model.objectives import MAX_SCORE, RANGE_32
 from surf2vec.trainer.model.rows import EPSILON, Items, Rows
@@ -146,17 +146,11 @@ def train_tile(users: Rows, outputs: Rows, lanes: list[Lane], negatives_K: np.nd
 
 
 def train_dbow(users: Rows, items: Items, history: History, alpha: np.float32) -> None:
-    """The user predicts its tokens; with dbow_words a token's context predicts it first."""
-    work, config = history.work, history.work.config
-    for place, position in enumerate(history.kept):
-        for j in history.context(place) if config.dbow_words else []:
-            word = int(history.tokens[history.kept[j]])
-            hidden = items.inputs.vectors[word].copy()
-            first_draw = (j - place + config.window) * (config.negative + 1)
-            step = learn(items.outputs, hidden, history, position, alpha, WORDS, first_draw)
-            move_input(items.inputs, word, step, alpha, work)
+    """The user predicts its tokens."""
+    work = history.work
+    for position in history.kept:
         u = users.vectors[history.user].copy()
-        step = learn(items.outputs, u, history, position, alpha, NEGATIVE, 0)
+        step = learn(items.outputs, u, history, position, alpha)
         move_user(users, history.user, history.weight(position) * (step - np.float32(history.l2) * u), alpha, work)
 
 
@@ -167,40 +161,26 @@ def train_dm(users: Rows, items: Items, history: History, alpha: np.float32) -> 
         words = [int(history.tokens[history.kept[j]]) for j in history.context(place)]
         u = users.vectors[history.user].copy()
         hidden = (u + items.inputs.vectors[words].sum(axis=0)) / np.float32(1 + len(words))
-        step = learn(items.outputs, hidden, history, position, alpha, NEGATIVE, 0)
+        step = learn(items.outputs, hidden, history, position, alpha)
         weight = np.float32(history.weight(position))
         move_user(users, history.user, weight * (step - np.float32(history.l2) * u), alpha, work)
         for word in words:
             move_input(items.inputs, word, step, alpha, work)
 
 
-def learn(
-    outputs: Rows,
-    hidden_D: np.ndarray,
-    history: History,
-    position: int,
-    alpha: np.float32,
-    purpose: int,
-    first_draw: int,
-) -> np.ndarray:
+def learn(outputs: Rows, hidden_D: np.ndarray, history: History, position: int, alpha: np.float32) -> np.ndarray:
     """Let `hidden_D` predict the token at a position: moves the outputs, returns the step up of hidden_D."""
     if history.work.config.hs:
         return learn_by_tree(outputs, hidden_D, history, position, alpha)
-    return learn_by_draws(outputs, hidden_D, history, position, alpha, purpose, first_draw)
+    return learn_by_draws(outputs, hidden_D, history, position, alpha)
 
 
 def learn_by_draws(
-    outputs: Rows,
-    hidden_D: np.ndarray,
-    history: History,
-    position: int,
-    alpha: np.float32,
-    purpose: int,
-    first_draw: int,
+    outputs: Rows, hidden_D: np.ndarray, history: History, position: int, alpha: np.float32
 ) -> np.ndarray:
     """Sampled softmax or negative sampling: the token against K negatives, of which those that are the token do not count."""
     work, config = history.work, history.work.config
-    draws = [history.draw(position, purpose, first_draw + k + 1) for k in range(config.negative)]
+    draws = [history.draw(position, NEGATIVE, k + 1) for k in range(config.negative)]
     rows_R = np.array([int(history.tokens[position]), *(draw_negative(bits, work) for bits in draws)])
     scores_R = outputs.vectors[rows_R] @ hidden_D - work.sampling.corrections[rows_R]
     scores_R[0] -= np.float32(config.handicap)

@@ -30,7 +30,7 @@ def test_the_default_bias_is_the_same_at_rest_in_bfloat16() -> None:
 
 
 def test_rows_of_whole_cache_lines_begin_where_a_line_does_in_memory_and_in_images() -> None:
-    config = TrainConfig(parts="interest", vector_size=16, dbow_words=1)
+    config = TrainConfig(parts="interest", vector_size=16, dm=1)
     users, items = begin_users(config, HASHES), begin_items(config, num_items=7, num_outputs=5)
     table = items_in(image_of_items(items))
     vectors = [rows.vectors for rows in (users, items.outputs, items.inputs, table.outputs, table.inputs)]

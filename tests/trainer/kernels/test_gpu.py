@@ -184,7 +184,6 @@ def test_the_same_call_gives_the_same_bits() -> None:
     ("settings", "words"),
     [
         ({"dm": 1}, "train.dm"),
-        ({"dbow_words": 1}, "train.dbow_words"),
         ({"hs": 1}, "train.hs"),
         ({"accumulate": 2}, "train.accumulate"),
         ({"negative": 1000}, "train.negative 1000"),

@@ -25,9 +25,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dm": {"dm": 1},
     "dm negative sampling": {"dm": 1, "objective": "negative_sampling"},
     "dm huffman": {"dm": 1, "hs": 1},
-    "words": {"dbow_words": 1},
-    "words negative sampling": {"dbow_words": 1, "objective": "negative_sampling"},
-    "words two levels": {"dbow_words": 1, "hs": 1, "tree": "two_level"},
+    "dm two levels": {"dm": 1, "hs": 1, "tree": "two_level"},
 }
 """Every supported architecture with every supported objective."""
 
