@@ -100,10 +100,6 @@ class LogFile:
             f"{word}: {self.columns[role]}" for word, role in words.items() if self.columns[role]
         )
 
-    def without_pages(self) -> "LogFile":
-        """Return the log with only the columns needed to find its users."""
-        return replace(self, columns=self.columns | {"url": None, "time": None})
-
     def describe(self) -> str:
         return self.format if self.compression == "none" else f"{self.format} {self.compression}"
 

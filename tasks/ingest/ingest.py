@@ -10,7 +10,6 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from surf2vec.tasks.ingest.formats import EmptyLogError
 from surf2vec.tasks.ingest.rejects import FAILED
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
 from surf2vec.tasks.ingest.sources import Catalog, find_orphans, read_catalog, sum_counts
-from surf2vec.tasks.ingest.stage_logs import sample_users, stage_logs, stage_only_log
-from surf2vec.tasks.ingest.staging import MOST_HINTS, SAMPLE_FACTOR, Log, Progress, Staged, Staging
+from surf2vec.tasks.ingest.stage_logs import stage_logs
+from surf2vec.tasks.ingest.staging import MOST_HINTS, Log, Progress, Staged, Staging
 from surf2vec.tasks.ingest.times import explain_bad_times
 from surf2vec.tasks.ingest.user_key import read_user_key
 from surf2vec.tasks.root.failures import explain_failures
@@ -35,6 +34,9 @@ from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, make_folder, sync_fi
 
 PARTITION_USERS = 50_000
 MIN_PARTITIONS, MAX_PARTITIONS = 8, 65_536
+BYTES_PER_USER = {"csv": 2500, "tsv": 2500, "jsonl": 3500, "access": 6000, "pattern": 6000, "parquet": 500}
+"""Of a log without compression (inside Parquet it is counted): 25 events, each about as long as in the sample logs."""
+COMPRESSION_FACTOR = 5  # of gzip and zstd, on such logs
 
 
 def ingest(
@@ -73,11 +75,12 @@ def ingest(
             if logs:
                 catalog.user_key_fingerprint = fingerprint(key) if key else None
                 catalog.rules = delivery.rules
+                catalog.partitions = catalog.partitions or partitions or _choose_partitions(logs, on_event)
                 staging = Staging(
                     root, folder, remote.folder, config, catalog.user_key_fingerprint, memory_bytes, threads, tuple(logs),
-                    catalog.partitions or partitions or 0,
+                    catalog.partitions,
                 )  # fmt: skip
-                catalog.partitions, staged = _stage_all(staging, fan_out, on_event)
+                staged = _stage_all(staging, fan_out, on_event)
                 _check_rejects(root, staged, config)
                 _commit(root, catalog, delivery, staged)
             elif delivery.stamps:
@@ -119,6 +122,21 @@ def _find_logs(
     return delivery, logs
 
 
+def _choose_partitions(logs: Sequence[Log], on_event: OnEvent) -> int:
+    partitions = choose_partitions(estimate_users(logs))
+    on_event("log", {"message": f"{partitions} micro-partitions, judging by the size of the logs"})
+    return partitions
+
+
+def estimate_users(logs: Iterable[Log]) -> int:
+    """Return about how many users these logs have, by their bytes alone: right within a factor of two on usual logs."""
+    users = (
+        source.bytes * (1 if log.compression == "none" else COMPRESSION_FACTOR) / BYTES_PER_USER[log.format]
+        for log, source in logs
+    )
+    return round(sum(users))
+
+
 def choose_partitions(num_users: int) -> int:
     """Return the number of micro-partitions: a power of two, with about PARTITION_USERS users in each."""
     wanted = 2 ** round(math.log2(max(1.0, num_users / PARTITION_USERS)))
@@ -137,27 +155,10 @@ def remove_leftovers(root: Root, catalog: Catalog) -> None:
             folder.rmdir()
 
 
-def _stage_all(staging: Staging, fan_out: FanOut, on_event: OnEvent) -> tuple[int, list[Staged]]:
-    """Stage every source; returns the number of micro-partitions, chosen by the users if not set, and the staged sources."""
-
-    def choose(sampled: set[int]) -> int:
-        num_users = len(sampled) * SAMPLE_FACTOR
-        partitions = choose_partitions(num_users)
-        users = f"about {num_users:,} users" if num_users else "few users"
-        on_event("log", {"message": f"{partitions} micro-partitions, for {users}"})
-        return partitions
-
-    partitions, is_only = staging.partitions, len(staging.logs) == 1
-    sources: Iterable[Staged]
-    progress = Progress((1 if partitions or is_only else 2) * staging.num_bytes, on_event)
-    if not partitions and is_only:
-        partitions, only = stage_only_log(staging, progress, choose)
-        sources = [only]
-    else:
-        partitions = partitions or choose(sample_users(staging, fan_out, progress))
-        sources = stage_logs(replace(staging, partitions=partitions), fan_out, progress)
+def _stage_all(staging: Staging, fan_out: FanOut, on_event: OnEvent) -> list[Staged]:
+    """Stage every source, and log what became of its lines."""
     staged = []
-    for source in sources:
+    for source in stage_logs(staging, fan_out, Progress(staging.num_bytes, on_event)):
         staged.append(source)
         on_event("log", {"message": _describe(source)})
     if num_rejected := sum(source.num_rejected for source in staged):
@@ -167,7 +168,7 @@ def _stage_all(staging: Staging, fan_out: FanOut, on_event: OnEvent) -> tuple[in
         times = f"; {explain_bad_times(bad_times, staging.config.time_format)}" if bad_times else ""
         message = f"{num_rejected:,} of {num_lines:,} lines rejected ({counts}), which `surf2vec rejects` prints{times}"
         on_event("log", {"message": message})
-    return partitions, staged
+    return staged
 
 
 def _describe(staged: Staged) -> str:

@@ -7,14 +7,11 @@ settings.
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TypeVar
-
-import numpy as np
 
 from surf2vec.sql.runner import connect
 from surf2vec.tasks.ingest.formats import LogFile
@@ -33,15 +30,6 @@ DUCKDB_SHARE = 45  # per cent of the spare memory; blocks of logs and uncounted 
 PART_SHARE = 40  # per cent of the spare memory for all source parts in memory at the same time, at their peak
 LEAST_DUCKDB_BYTES = 160_000_000  # with less, sorting a million lines fails instead of spilling
 REPORT_SECONDS = 0.5
-_Result = TypeVar("_Result")
-
-
-def sample_users(staging: Staging, fan_out: FanOut, progress: Progress) -> set[int]:
-    """Return the hashes of one in SAMPLE_FACTOR of the users of all logs."""
-    if parts := _divide(staging, fan_out):
-        paths = fan_out.run(sample_part, parts, progress.on_event)
-        return {user_hash for path in paths for user_hash in np.load(path, allow_pickle=False).tolist()}
-    return set().union(*_each_log(staging, progress, _sample))
 
 
 def stage_logs(staging: Staging, fan_out: FanOut, progress: Progress) -> Iterator[Staged]:
@@ -53,46 +41,13 @@ def stage_logs(staging: Staging, fan_out: FanOut, progress: Progress) -> Iterato
         for staged in fan_out.run(stage_part, parts, progress.on_event):
             yield from staged
     else:
-        yield from _each_log(staging, progress, _stage)
-
-
-def stage_only_log(staging: Staging, progress: Progress, choose: Callable[[set[int]], int]) -> tuple[int, Staged]:
-    """Stage a single log, which is read once; `choose` returns the number of micro-partitions for the sampled users."""
-
-    def work(stager: Stager, log: LogFile, source: SourceFile) -> tuple[int, Staged]:
-        stager.load(log, source)
-        partitions = choose(stager.sample_users())
-        return partitions, replace(stager, staging=replace(staging, partitions=partitions)).stage(log, source)
-
-    [result] = _each_log(staging, progress, work)
-    return result
-
-
-def _sample(stager: Stager, log: LogFile, source: SourceFile) -> set[int]:
-    stager.load(log.without_pages(), source)
-    return stager.sample_users()
-
-
-def _stage(stager: Stager, log: LogFile, source: SourceFile) -> Staged:
-    stager.load(log, source)
-    return stager.stage(log, source)
-
-
-def sample_part(part: Staging, on_event: OnEvent) -> Path:
-    """Return a file with the hashes of one in SAMPLE_FACTOR of the users of a part, uint64[n]."""
-    path = Path(tempfile.mkdtemp(dir=part.folder, prefix="users.")) / "hashes.npy"
-    hashes = sorted(set().union(*_each_log(_in_folder(part), Progress(part.num_bytes, on_event), _sample)))
-    np.save(path, np.array(hashes, dtype=np.uint64), allow_pickle=False)
-    return path
+        yield from _stage_each(staging, progress)
 
 
 def stage_part(part: Staging, on_event: OnEvent) -> list[Staged]:
     """Stage the logs of a part into a folder of its own."""
-    return list(_each_log(_in_folder(part), Progress(part.num_bytes, on_event), _stage))
-
-
-def _in_folder(part: Staging) -> Staging:
-    return replace(part, folder=Path(tempfile.mkdtemp(dir=part.folder, prefix="part.")))
+    in_folder = replace(part, folder=Path(tempfile.mkdtemp(dir=part.folder, prefix="part.")))
+    return list(_stage_each(in_folder, Progress(part.num_bytes, on_event)))
 
 
 def _divide(staging: Staging, fan_out: FanOut) -> list[Staging]:
@@ -104,10 +59,8 @@ def _divide(staging: Staging, fan_out: FanOut) -> list[Staging]:
     return [replace(staging, threads=threads, logs=tuple(staging.logs[at] for at in place)) for place in places]
 
 
-def _each_log(
-    staging: Staging, progress: Progress, work: Callable[[Stager, LogFile, SourceFile], _Result]
-) -> Iterator[_Result]:
-    """Do `work` for each log with as many stagers as fit into memory; yields results in order and reports progress."""
+def _stage_each(staging: Staging, progress: Progress) -> Iterator[Staged]:
+    """Stage each log with as many stagers as fit into memory; yields the sources in order and reports progress."""
     spare = spare_bytes(staging.memory_bytes)
     duckdb_bytes = max(spare * DUCKDB_SHARE // 100, min(staging.memory_bytes // 2, LEAST_DUCKDB_BYTES))
     num_stagers = max(1, min(AT_ONCE, len(staging.logs), duckdb_bytes // SOURCE_BYTES))
@@ -117,10 +70,10 @@ def _each_log(
     )  # fmt: skip
     free: SimpleQueue[Stager] = SimpleQueue()
 
-    def work_alone(log: LogFile, source: SourceFile) -> _Result:
+    def stage(log: LogFile, source: SourceFile) -> Staged:
         stager = free.get()
         try:
-            return work(stager, log, source)
+            return stager.stage(log, source)
         finally:
             free.put(stager)
 
@@ -130,7 +83,7 @@ def _each_log(
         for cursor in cursors:
             define_session(cursor, staging.config)
             free.put(Stager(cursor, *shared))
-        futures = [pool.submit(work_alone, log, source) for log, source in staging.logs]
+        futures = [pool.submit(stage, log, source) for log, source in staging.logs]
         try:
             for future in futures:
                 while not wait([future], timeout=REPORT_SECONDS).done:

@@ -23,13 +23,12 @@ from surf2vec.tasks.events.events_files import write_events
 from surf2vec.tasks.ingest.blocks import BlockReader
 from surf2vec.tasks.ingest.deliveries import read_by
 from surf2vec.tasks.ingest.formats import ROLES, LogFile
-from surf2vec.tasks.ingest.make_events import MAX_USER_BYTES, SourceRules, make_events, name_users
+from surf2vec.tasks.ingest.make_events import MAX_USER_BYTES, SourceRules, make_events
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
 from surf2vec.tasks.ingest.sources import SourceFile
 from surf2vec.tasks.ingest.times import EARLIEST, TimeScale, recognise_times
 from surf2vec.tasks.ingest.urls import ASSET_PATTERN, CRAWLER_PATTERN, UrlRules, canonical_item
 from surf2vec.tasks.root.run import Root
-from surf2vec.tasks.users.placement import user_hash
 from surf2vec.tasks.users.tombstones import FORGOTTEN, Tombstones
 from surf2vec.trainer.errors import InputError
 from surf2vec.trainer.events import OnEvent
@@ -40,7 +39,6 @@ LEFT_OUT = ("not a GET request", "status 400 or above", "crawler", "static asset
 MAX_URL_BYTES = 8192
 MAX_TIME_BYTES = 100
 BAD_TIMES = 3  # shown in messages: times are not personal data
-SAMPLE_FACTOR = 256
 LEAST_QUERIES, MOST_HINTS = 100, 3  # of a page to be reported; most reported pages of a source
 # Peak memory of a part: bytes per line without its text, bytes per distinct string, and copies of each text.
 LINE_BYTES, DISTINCT_BYTES, TEXT_COPIES = 120, 60, 3
@@ -99,7 +97,7 @@ class Staging:
     """Logs to stage, as plain data: each process reads the user key and the forgotten users itself.
 
     folder: for the files; downloads: for remote logs while they are read; user_key: the key's fingerprint; threads: 0 for all
-    cores; partitions: 0 if not chosen yet; now: events more than a day after it count as from the future.
+    cores; now: events more than a day after it count as from the future.
     """
 
     root: Root
@@ -130,18 +128,9 @@ class Stager:
     forgotten: Tombstones
     remote: RemoteLogs
 
-    def sample_users(self) -> set[int]:
-        """Return the hashes of one in SAMPLE_FACTOR of the users of the loaded log."""
-        has_key = self.user_key is not None
-        params = {"max_user_bytes": MAX_USER_BYTES, "sample_factor": SAMPLE_FACTOR, "has_key": has_key}
-        sampled: set[int] = set()
-        for batch in stream_rows(self.con, "intermediate/int_sampled_users", params):
-            hashes = map(user_hash, name_users(batch["user_id"], self.user_key).to_pylist())
-            sampled |= {number for number in hashes if number % SAMPLE_FACTOR == 0}
-        return sampled
-
     def stage(self, log: LogFile, source: SourceFile) -> Staged:
-        """Write the files of a source from its loaded log."""
+        """Load a log, and write the files of the source. Raises InputError when it cannot be read or changes meanwhile."""
+        self._load(log, source)
         con, config = self.con, self.staging.config
         [found] = fetch_rows(con, "intermediate/int_source_size")
         scale = recognise_times(con, log, found["num_lines"], config.timezone, config.time_format)
@@ -179,7 +168,7 @@ class Stager:
         con.execute("drop table int_refused_lines")
         return Staged(source, entry, files, rejects, bad_times)
 
-    def load(self, log: LogFile, source: SourceFile) -> None:
+    def _load(self, log: LogFile, source: SourceFile) -> None:
         """Load a log into the table `stg_lines`. Raises InputError when it cannot be read or changes meanwhile."""
         config, path = self.staging.config, glob.escape(str(log.path))
         params = {

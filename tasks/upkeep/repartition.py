@@ -22,7 +22,6 @@ from surf2vec.tasks.events.events_files import write_events
 from surf2vec.tasks.export.export import EXPORT_MANIFEST
 from surf2vec.tasks.ingest.ingest import choose_partitions
 from surf2vec.tasks.ingest.sources import Catalog, events_files, find_orphans, read_catalog
-from surf2vec.tasks.ingest.staging import SAMPLE_FACTOR
 from surf2vec.tasks.root.failures import explain_failures
 from surf2vec.tasks.root.run import Root, current_generation, open_scratch_folder, settle_store
 from surf2vec.trainer.errors import ConfigError, DamageError, ResourceError, SurfError
@@ -48,6 +47,7 @@ from surf2vec.trainer.system.memory import private_bytes
 from surf2vec.trainer.system.units import size
 from surf2vec.trainer.training.job import identity
 
+SAMPLE_FACTOR = 256  # users are counted in one in so many micro-partitions
 SPILL_FACTOR = 8  # bytes that a sort spills per byte of a compressed file
 
 

@@ -92,7 +92,7 @@ def test_nights_whose_workers_are_killed_are_the_nights_of_one_machine(
         told, errors = night.communicate()
         assert night.returncode == 0, errors
         assert num_killed == 2
-        for part in ("sample_part", "stage_part", "clean_part", "write_part", "refit_part", "write_users"):
+        for part in ("stage_part", "clean_part", "write_part", "refit_part", "write_users"):
             assert f"{part}: " in errors
         assert json.loads(told)["metrics"] == alone["metrics"]
         assert_same_bits(one / "store", many / "store")

@@ -12,7 +12,6 @@ from surf2vec.sql.runner import connect, create_table, fetch_rows
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.ingest.staging import LEFT_OUT, define_session
 from surf2vec.tasks.ingest.times import EARLIEST
-from tests.corpora import user_hash
 
 LATEST = datetime(2026, 11, 22)
 Row = tuple[Any, ...]
@@ -38,22 +37,6 @@ def put_lines(con: duckdb.DuckDBPyConnection, *rows: Row, time: str = "varchar")
 def make(con: duckdb.DuckDBPyConnection, model: str, **params: Any) -> list[Row]:
     name = create_table(con, f"intermediate/{model}", params)
     return con.execute(f"select * from {name} order by all").fetchall()
-
-
-def sample_users(con: duckdb.DuckDBPyConnection, has_key: bool) -> list[str]:
-    params = {"sample_factor": 8, "has_key": has_key, "max_user_bytes": 10}
-    return [user_id for (user_id,) in make(con, "int_sampled_users", **params)]
-
-
-def test_sampled_users(con: duckdb.DuckDBPyConnection) -> None:
-    users = [f"user {number}" for number in range(200)]
-    put_lines(con, *[(2 * line + n, user, "/", "1", None) for line, user in enumerate(users) for n in (0, 1)])
-    others = [(900, None, "/", "1", None), (901, " ", "/", "1", None), (902, "x" * 11, "/", "1", None)]
-    con.executemany("insert into stg_lines values (?, ?, ?, ?, ?)", [*others, (903, "out", "/", "1", "crawler")])
-    sampled = sample_users(con, has_key=False)
-    assert sampled == sorted(user for user in users if user_hash(user) % 8 == 0)
-    assert 5 < len(sampled) < 50
-    assert sample_users(con, has_key=True) == sorted(users)
 
 
 def judge(

@@ -122,10 +122,3 @@ def test_many_columns_are_not_all_named(tmp_path: Path) -> None:
     path = write_log(tmp_path / "a.csv", "x", header=",".join(f"column{n}" for n in range(100)))
     with pytest.raises(InputError, match=r"'column49', \.\.\.;"):
         recognise(path, WANTED)
-
-
-def test_without_pages_only_what_tells_users_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("user_id,url,ts,status\nu,/a,1,200\n")
-    log = recognise(path, IngestConfig()).without_pages()
-    assert [log.columns[role] for role in ("user", "url", "time", "status")] == ["user_id", None, None, "status"]

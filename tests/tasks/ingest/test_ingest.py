@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from surf2vec.tasks.config import EvaluateConfig, IngestConfig
 from surf2vec.tasks.corpus.window import CorpusRequest, name_corpus, select_window
-from surf2vec.tasks.ingest.ingest import choose_partitions
-from surf2vec.tasks.ingest.sources import read_catalog
+from surf2vec.tasks.ingest.formats import LogFile
+from surf2vec.tasks.ingest.ingest import choose_partitions, estimate_users
+from surf2vec.tasks.ingest.sources import SourceFile, read_catalog
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import ConfigError, InputError
 from surf2vec.trainer.system.files import read_json
@@ -198,7 +199,7 @@ def test_what_is_said_of_one_small_log_reads_well(tmp_path: Path, root: Path) ->
     log = write_log(tmp_path / "a.csv", "ann,/a,2020-07-01")
     take_in(root, log, partitions=None, on_event=lambda name, values: messages.append(values.get("message", "")))
     assert any(message.startswith("reading 1 new log file, ") for message in messages), messages
-    assert "8 micro-partitions, for few users" in messages
+    assert "8 micro-partitions, judging by the size of the logs" in messages
 
 
 def test_pages_with_very_many_queries_are_told_of(tmp_path: Path, root: Path) -> None:
@@ -302,6 +303,22 @@ def test_micro_partitions_by_default(tmp_path: Path, root: Path) -> None:
 )
 def test_a_micro_partition_has_about_50_000_users(num_users: int, partitions: int) -> None:
     assert choose_partitions(num_users) == partitions
+
+
+@pytest.mark.parametrize(
+    ("format", "compression", "num_bytes", "num_users"),
+    [
+        ("csv", "none", 2_500_000, 1000),
+        ("tsv", "gzip", 500_000, 1000),
+        ("access", "zstd", 1_200_000, 1000),
+        ("parquet", "none", 500_000, 1000),
+    ],
+)
+def test_users_are_estimated_by_bytes(format: str, compression: str, num_bytes: int, num_users: int) -> None:
+    log = (LogFile(Path("log"), format, compression), SourceFile("log", "", (num_bytes, 0, 0)))
+    assert estimate_users([log]) == num_users
+    assert estimate_users([log, log]) == 2 * num_users
+    assert estimate_users([]) == 0
 
 
 def test_nothing_ingested_and_nothing_given(root: Path) -> None:
