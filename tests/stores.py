@@ -18,13 +18,15 @@ from surf2vec.trainer.system.files import read_json
 
 def read_tables(store_dir: Path) -> list[Rows]:
     """Every table of the current generation: users, a micro-partition after the other as far as there are any, then items, those
-    of the interest and, if there is one, those of the path with the weights of its lags.
+    of the interest and, if there is one, those of the trail with the weights of its lags.
     """
     generation = open_generation(store_dir)
     users = generation.manifest["users"]
     items = read_item_table(generation)
-    path = [] if generation.path is None else [generation.trail.outputs, generation.trail.inputs, generation.trail.lags]
-    return [*(read_rows(store_dir, users[key]) for key in sorted(users, key=int)), items.outputs, items.inputs, *path]
+    trail = (
+        [] if generation.trail is None else [generation.trail.outputs, generation.trail.inputs, generation.trail.lags]
+    )
+    return [*(read_rows(store_dir, users[key]) for key in sorted(users, key=int)), items.outputs, items.inputs, *trail]
 
 
 def read_item_table(generation: Generation) -> Items:
