@@ -32,58 +32,6 @@ _NEUTRAL: Any = {
     "resources": True, "gate": True, "train": True, "publish": {"keep_releases", "with_state", "stores"},
 }  # fmt: skip
 
-_TRAINER = "in `surf2vec` it is always {}; the trainer by itself (python -m surf2vec.trainer --config) still takes it"
-
-REMOVED = {
-    "ingest.columns.method": "a column named method is taken; rename yours",
-    "ingest.columns.status": "a column named status or response is taken; rename yours",
-    "ingest.columns.agent": "a column named user_agent or useragent is taken; rename yours",
-    "ingest.prefix_depth": "write it into ingest.granularity: prefix:2 keeps two parts of the path",
-    "ingest.collapse_repeats": "it is always true",
-    "train.tree": _TRAINER.format("huffman"),
-    "train.tree_branching": _TRAINER.format(16),
-    "train.share_negatives": "the users of a tile share their negatives: 32, and in the trainer by itself tile_users",
-    "train.negative_weight": _TRAINER.format(2.5),
-    "train.bias": _TRAINER.format(0.5),
-    "train.optimizer": _TRAINER.format("adagrad"),
-    "train.min_alpha": "it is always a tenth of train.alpha",
-    "train.tile_users": _TRAINER.format(32),
-    "train.accumulate": _TRAINER.format(1),
-    "train.patience": _TRAINER.format(0),
-    "train.sharing": "the planner always chooses; the trainer by itself (python -m surf2vec.trainer --config) still takes it",
-    "train.exchange_tokens": _TRAINER.format("a 256th of an epoch"),
-    "train.staleness": _TRAINER.format(2),
-    "export.quantise_above": "it is always 1,000,000",
-    "gate.mrr_at_20_drop": "gate.hit_at_10_drop is for MRR@20, too",
-    "gate.min_compared": "it is always 100",
-    "gate.own_hit_at_10": "it follows from gate.hit_at_10_drop: ten times that may be lost",
-    "gate.coverage": "gate.kept took its place",
-    "gate.with_vector": "gate.kept took its place",
-    "gate.users": "gate.kept took its place",
-    "gate.items": "gate.kept took its place",
-    "gate.cosine_p1": "it is always 0.98",
-    "gate.norm_multiple": "it is always 5",
-    "gate.norm_outliers": "it is always 0.01",
-    "gate.allow_new_space": "a release in another space is always held; `surf2vec promote VERSION --override REASON` helps",
-    "nightly.decay": "it is always 0.9",
-    "nightly.epochs": "it is always 2",
-    "nightly.min_alignment": "it is always 0.5",
-    "alarms.alert_days": "it is alert_days, a parameter of the deployment `watch`",
-}
-"""Removed settings: dotted key → what replaced it."""
-
-ALWAYS: dict[str, Any] = {
-    "ingest.columns.method": ["method"],
-    "ingest.columns.status": ["status", "response"],
-    "ingest.columns.agent": ["user_agent", "useragent"],
-    "ingest.collapse_repeats": True,
-    "export.quantise_above": 1_000_000,
-    "nightly.decay": 0.9,
-    "nightly.epochs": 2,
-    "nightly.min_alignment": 0.5,
-}
-"""Values of removed settings outside the training that affect a run's result: they stay part of a run's identity."""
-
 Train = Annotated[
     TrainConfig,
     GetPydanticSchema(
@@ -131,16 +79,10 @@ class PipelineConfig(Section):
         return parse_bytes(self.resources.host_memory)
 
     def outcome_settings(self) -> dict[str, Any]:
-        """Returns the settings that affect the result of a run: all except resources, retention and the gate.
-
-        They include settings that became constants, so that runs of earlier versions are still found.
-        """
+        """Returns the settings that affect the result of a run: all except resources, retention and the gate."""
         settings = self.model_dump(mode="json", exclude=_NEUTRAL)
         train = dataclasses.asdict(self.train)
         settings["train"] = {name: value for name, value in train.items() if name not in RESULT_NEUTRAL}
-        settings["ingest"] |= {"granularity": self.ingest.item_kind, "prefix_depth": self.ingest.prefix_depth}
-        for key, value in ALWAYS.items():
-            set_value(settings, key, value)
         settings["publish"]["tracking_uri"] = None  # a root has one registry; calls may name it differently
         return settings
 
@@ -208,16 +150,14 @@ def leaves(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def check_key(key: str) -> None:
-    """Raise ConfigError if the configuration lacks this dotted key. The message names its replacement or similar keys."""
+    """Raise ConfigError if the configuration lacks this dotted key. The message names similar keys."""
     known = list(flat_schema())
     if key in known:
         return
-    if key in REMOVED:
-        raise ConfigError(f"{key} is no longer a setting: {REMOVED[key]}")
     by_last_part = [name for name in known if name.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
     near = list(dict.fromkeys(by_last_part + difflib.get_close_matches(key, known, n=3, cutoff=0.5)))
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(known)}"
-    raise ConfigError(f"{key} is no setting; {hint}")
+    raise ConfigError(f"{key}: unknown setting; {hint}")
 
 
 def flat_schema() -> dict[str, dict[str, Any]]:

@@ -144,8 +144,6 @@ def try_settings(night: NightContext, run: Run) -> None:
     """Choose the trail's settings by short trainings, or keep the champion's. Records the step "trial"."""
     with report_step("trial") as on_event:
         record = run.record()
-        if record.steps.train and not record.steps.trial:
-            return  # an earlier version, which tried nothing, trained this run
         space = runs.open_base(night.root, record.space.release) if record.space else None
         present = space.generation if space else None
         arguments = (night.root, night.job(record), present, record.base is not None, on_event)

@@ -11,7 +11,6 @@ from typing import Any
 import typer
 
 from surf2vec.flows.cli import app
-from surf2vec.flows.config import REMOVED
 from surf2vec.flows.settings import Setting, list_sections
 from surf2vec.trainer.config import TrainConfig
 
@@ -43,12 +42,6 @@ def settings_page() -> str:
         lines += ["| setting | default | values | what it does |", "|---|---|---|---|", *map(_row, section.settings)]
     lines += ["", "## The trainer by itself", "", ALONE, "", "| setting | default | what it does |", "|---|---|---|"]
     lines += _trainers_own({one.name for section in sections for one in section.settings})
-    lines += ["", "## Settings of earlier versions", "", "They are refused, with this advice.", ""]
-    lines += [
-        "| setting | instead |",
-        "|---|---|",
-        *(f"| `{name}` | {_cell(advice)} |" for name, advice in REMOVED.items()),
-    ]
     return "\n".join(lines) + "\n"
 
 

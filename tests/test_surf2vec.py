@@ -53,7 +53,7 @@ def test_neighbours_and_items_are_those_of_the_command(served: Root) -> None:
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(surf2vec.SurfError, match="is no surf2vec root"):
         surf2vec.open_release(tmp_path)
-    with pytest.raises(surf2vec.SurfError, match=r"train\.epoch is no setting; did you mean train\.epochs"):
+    with pytest.raises(surf2vec.SurfError, match=r"train\.epoch: unknown setting; did you mean train\.epochs"):
         surf2vec.run("logs/*.csv", tmp_path / "root", train__epoch=3)
     assert not (tmp_path / "root").exists()
 

@@ -373,7 +373,7 @@ def read_run_record(path: Path) -> RunRecord:
 def parse_run_record(values: Any, place: str) -> RunRecord:
     """Return a record from JSON. Raises DamageError, which names the place and the first wrong value, when it is invalid."""
     try:
-        record = RunRecord.model_validate(values)
+        return RunRecord.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"])) or "it"
@@ -382,7 +382,3 @@ def parse_run_record(values: Any, place: str) -> RunRecord:
         else:
             reason = f"{name}: {first['msg'][0].lower()}{first['msg'][1:]}; it was altered"
         raise DamageError(f"{place} is not the record of a run: {reason}") from None
-    steps = record.steps
-    if steps.evaluate and steps.settle and not steps.refit:  # written by an earlier version, whose `evaluate` refitted
-        return record.replace(steps=steps.replace(RefitStep(digest=steps.evaluate.digest)))
-    return record

@@ -1,4 +1,4 @@
-"""A run's record: what an earlier version wrote is read, what is written is what was recorded, and damage is named."""
+"""A run's record: what is written is what was recorded, and damage is named."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,6 @@ from surf2vec.tasks.root.records import (
     ExportStep,
     GateStep,
     IngestStep,
-    RefitStep,
     RegisterStep,
     RunRecord,
     SettleStep,
@@ -24,7 +23,7 @@ from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.system.files import read_json, write_json
 
-OLD = r"""
+RECORD = r"""
 {
 "asked": "fce759bd5bae956c",
 "base": {"full_until": "2026-01-01", "release": "5295cab8534a", "space_id": "5295cab8534a",
@@ -78,17 +77,17 @@ OLD = r"""
  }
 }
 """
-"""The second night of a root, as run.json had it at commit 71a8e1e, in which `evaluate` refitted; some lists are shortened."""
+"""The second night of a root; some lists are shortened."""
 
 
-def read_old(tmp_path: Path) -> Run:
+def read_example(tmp_path: Path) -> Run:
     run = Run(Root(tmp_path), "b820c389cc63")
-    write_json(run.record_path, json.loads(OLD))
+    write_json(run.record_path, json.loads(RECORD))
     return run
 
 
-def test_a_record_of_the_version_before_is_read(tmp_path: Path) -> None:
-    record = read_old(tmp_path).record()
+def test_a_record_is_read(tmp_path: Path) -> None:
+    record = read_example(tmp_path).record()
     assert record.base
     assert (record.base.release, record.start[:5], record.champion) == ("5295cab8534a", "after", "5295cab8534a")
     assert record.require(IngestStep).formats == {"csv": 2}
@@ -103,19 +102,9 @@ def test_a_record_of_the_version_before_is_read(tmp_path: Path) -> None:
     assert record.setting("publish", "of_a_later_version") is None
 
 
-def test_its_refit_counts_as_done_and_takes_no_time(tmp_path: Path) -> None:
-    run = read_old(tmp_path)
-
-    def fail() -> dict[str, Any]:
-        raise AssertionError("the store may hold the generation of another run by now")
-
-    assert run.step(RefitStep, run.run_id, fail).seconds is None
-
-
 def test_a_record_that_is_written_again_has_what_was_recorded(tmp_path: Path) -> None:
-    run, old = read_old(tmp_path), json.loads(OLD)
+    run, old = read_example(tmp_path), json.loads(RECORD)
     run.update(command="another")
-    old["steps"]["refit"] = {"digest": run.run_id}
     assert read_json(run.record_path) == old | {"command": "another"}
 
 
@@ -159,7 +148,7 @@ def test_a_step_that_has_to_be_there(tmp_path: Path) -> None:
 
 
 def test_steps_that_are_gone_are_kept_apart(tmp_path: Path) -> None:
-    run = read_old(tmp_path)
+    run = read_example(tmp_path)
     run.forget_steps()
     record = run.record()
     assert list(record.steps.ended()) == ["ingest"]
