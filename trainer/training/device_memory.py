@@ -88,7 +88,7 @@ class Seat:
 
     def trail_sample(self, num: int) -> TrailSample:
         """Return the first `num` tokens of the trail's sample."""
-        rows = self.arrays["path_rows"].view(-1, self.trail_scores.shape[1])
+        rows = self.arrays["trail_rows"].view(-1, self.trail_scores.shape[1])
         return TrailSample(self.arrays["trail_starts"][:num], self.arrays["trail_places"][:num], rows[:num])
 
     def copy_out(self, num: int) -> None:
@@ -106,7 +106,7 @@ class DeviceMemory:
         self.device, self.pinned, self.dims, self.has_halves = (
             device, pinned, config.interest_size, config.dtype == "bfloat16",
         )  # fmt: skip
-        self.trail_tokens, self.path_rows = MAX_SAMPLES * largest.has_trail, 1 + config.trail_negative
+        self.trail_tokens, self.trail_rows = MAX_SAMPLES * largest.has_trail, 1 + config.trail_negative
         num_items = MAX_SAMPLES * (1 + config.negative)
         self.tables = [
             self._empty(dtype, largest.items + 1) for dtype in (torch.int64, torch.int32, torch.int64, torch.float32)
@@ -115,7 +115,7 @@ class DeviceMemory:
         changing = {
             "order": (np.int64, largest.users), "alphas": (np.float32, largest.users),
             "streams": (np.int64, most_streams(largest.users) + 1), "sampled_items": (np.int64, num_items),
-            "sampled_users": (np.int64, MAX_SAMPLES), "path_rows": (np.int64, self.trail_tokens * self.path_rows),
+            "sampled_users": (np.int64, MAX_SAMPLES), "trail_rows": (np.int64, self.trail_tokens * self.trail_rows),
             "trail_starts": (np.int64, self.trail_tokens), "trail_places": (np.int64, self.trail_tokens),
         }  # fmt: skip
         arrays = changing | fixed_arrays(largest.users, largest.tokens)
@@ -161,8 +161,8 @@ class DeviceMemory:
             self._empty(torch.float32, 2),
             self.pinned.make(np.float32, num_sampled, self.dims),
             self.pinned.make(np.float32, 2),
-            self._empty(torch.float32, self.trail_tokens, self.path_rows),
-            self.pinned.make(np.float32, self.trail_tokens, self.path_rows),
+            self._empty(torch.float32, self.trail_tokens, self.trail_rows),
+            self.pinned.make(np.float32, self.trail_tokens, self.trail_rows),
         )
 
     def _make_place(self, num_users: int, num_tokens: int) -> Place:

@@ -44,7 +44,7 @@ def ordered_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 BOTH: dict[str, Any] = {"parts": "both", "vector_size": 16, "trail_negative": 3}
 
 
-def path_of(store_dir: Path) -> list[np.ndarray]:
+def trail_arrays(store_dir: Path) -> list[np.ndarray]:
     trail = open_generation(store_dir).trail
     return [array for rows in (trail.outputs, trail.inputs, trail.lags) for array in (rows.vectors, rows.squares)]
 
@@ -61,7 +61,7 @@ def test_a_trail_is_trained_on_the_host_meanwhile(
     train(make_job(ordered_dir, tmp_path / "cpu", **BOTH))
     use_device()
     result = train(make_job(ordered_dir, tmp_path / "device", **BOTH))
-    found, wanted = (path_of(tmp_path / name) for name in ("device", "cpu"))
+    found, wanted = (trail_arrays(tmp_path / name) for name in ("device", "cpu"))
     for ours, theirs, first in zip(found, wanted, untrained(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
         assert not np.array_equal(ours, first)
@@ -79,7 +79,9 @@ def test_a_trail_on_the_device_ends_as_on_the_cpu(
     told.append(train(make_job(ordered_dir, tmp_path / "beside", **BOTH, **settings)))
     monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", staying(stays=False, has_trail=True))
     told.append(train(make_job(ordered_dir, tmp_path / "device", **BOTH, **settings)))
-    for found, wanted, first in zip(path_of(tmp_path / "device"), path_of(tmp_path / "cpu"), untrained(), strict=True):
+    for found, wanted, first in zip(
+        trail_arrays(tmp_path / "device"), trail_arrays(tmp_path / "cpu"), untrained(), strict=True
+    ):
         moved = np.abs(wanted - first).max()
         assert moved > 0
         assert np.abs(found - wanted).max() < 0.05 * moved
@@ -105,7 +107,7 @@ def test_a_trail_on_the_device_stopped_and_resumed_ends_as_undisturbed(
         train(job, lambda name, values: stop.set() if name == "progress" and values["done"] == 5 else None, stop=stop)
     assert any(
         not np.array_equal(one, two)
-        for one, two in zip(path_of(tmp_path / "stopped"), path_of(tmp_path / "whole"), strict=True)
+        for one, two in zip(trail_arrays(tmp_path / "stopped"), trail_arrays(tmp_path / "whole"), strict=True)
     )
     told = train(job)
     assert_same_bits(tmp_path / "stopped", tmp_path / "whole")
