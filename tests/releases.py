@@ -35,7 +35,7 @@ class FakeGeneration:
     generation: int = 1
     has_item_vectors: bool = True
     bias: float = 0.0
-    path: None = None
+    trail: None = None
 
     @property
     def config(self) -> TrainConfig:

@@ -25,7 +25,7 @@ from surf2vec.trainer.system.files import (
 )
 from surf2vec.trainer.system.memory import Bytes
 
-_DATA_FILE = re.compile(r"(?:users|items|delta|path)-\d{5}-g(\d{6,})\.safetensors")
+_DATA_FILE = re.compile(r"(?:users|items|delta|trail)-\d{5}-g(\d{6,})\.safetensors")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from surf2vec.trainer.kernels.trail import trail_vectors
 from surf2vec.trainer.model.rows import Rows, TrailItems
 
 MANIFEST = {
-    "release": "r1", "path": {"columns": [1, 3], "lags": [4.0, 3.0], "bias": [0.0, 0.5], "weight": 0.5},
+    "release": "r1", "trail": {"columns": [1, 3], "lags": [4.0, 3.0], "bias": [0.0, 0.5], "weight": 0.5},
 }  # fmt: skip
 SUMS = TrailSums.of_release(MANIFEST, ["/a", "/b"], np.array([[1, 0], [10, 2]], np.float32))
 
@@ -66,7 +66,7 @@ def test_they_are_those_of_the_trainers_kernel(histories: list[list[int]], windo
         "bias": [0.0] * 18 + [0.5],
         "weight": 0.6,
     }
-    sums = TrailSums.of_release({"path": about}, [f"/{n}" for n in range(10)], inputs)
+    sums = TrailSums.of_release({"trail": about}, [f"/{n}" for n in range(10)], inputs)
     pages = [[f"/{item}" for item in one] for one in histories]
     found = sums.sum_pages(sums.find_pages(pages))
     np.testing.assert_allclose(found, expected * np.float32(0.6), rtol=1e-5, atol=1e-6)
@@ -97,6 +97,6 @@ def test_vectors_of_another_shape_are_refused() -> None:
 
 def test_a_release_without_a_trail_is_told() -> None:
     with pytest.raises(
-        ValueError, match="release r0 cannot sum up pages: its vectors have no path, or an earlier version"
+        ValueError, match="release r0 cannot sum up pages: its vectors have no trail, or an earlier version"
     ):
         TrailSums.of_release({"release": "r0"}, [], np.zeros((0, 2), np.float32))

@@ -13,9 +13,8 @@ from surf2vec.tasks.training.worker_processes import Device, count_workers, pick
 from surf2vec.trainer import kernels
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError
-from surf2vec.trainer.kernels import gpu
 from surf2vec.trainer.training import trial
-from tests.trainer.kernels.test_gpu import HAS_GPU, is_interpreted
+from tests.trainer.kernels.test_gpu import HAS_GPU, gpu, is_interpreted
 
 CONFIG = TrainConfig(parts="interest", vector_size=4, negative=2)
 ON_GPU = ResourcesConfig(device_memory="1GB")

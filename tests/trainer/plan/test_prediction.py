@@ -87,5 +87,5 @@ def test_what_is_written_has_both_item_tables_of_a_trail(tmp_path: Path) -> None
     write_corpus(tmp_path / "corpus", planted_histories(num_users=300, num_items=4000), partitions=4)
     config = TrainConfig(vector_size=64, epochs=2, threads=1)
     result = train(Job(tmp_path / "corpus", tmp_path / "store", config, host_memory_bytes=4 * 10**9))
-    assert list((tmp_path / "store").glob("path-*"))
+    assert list((tmp_path / "store").glob("trail-*"))
     assert 0.8 < result["bytes_written"] / result["plan"]["written_bytes"] < 1.05
