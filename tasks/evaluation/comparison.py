@@ -34,7 +34,6 @@ from surf2vec.tasks.evaluation.evaluate import (
     join_sides,
     rank_held_out,
 )
-from surf2vec.tasks.evaluation.probes import probe_release
 from surf2vec.tasks.evaluation.scores import Scores, VectorScores, score_of
 from surf2vec.tasks.export.export import EXPORT_MANIFEST, path_of, read_part_of
 from surf2vec.tasks.export.served_export import decode_vectors
@@ -137,7 +136,7 @@ def evaluate_and_compare(
 ) -> dict[str, Any]:
     """Return the record of step "evaluate": the quality of the store's generation, and its comparison with the champion.
 
-    "comparison" has the champion (None if there is none) and the result of `compare_releases`, "probes" that of `probe_release`.
+    "comparison" has the champion (None if there is none) and the result of `compare_releases`.
     `name`: the path of the file with the ranks, within the root.
     """
     corpus, generation = open_corpus(corpus_dir), open_generation(root.store)
@@ -149,8 +148,7 @@ def evaluate_and_compare(
         return evaluation | {"comparison": {"champion": champion, "reason": other}}
     result = compare_releases(side_of(corpus, generation), other, root.path / name, memory_bytes, on_event)
     ranks = {} if "reason" in result else {"ranks": name}
-    probes = probe_release(root, corpus, other.corpus, other.users)
-    return evaluation | {"comparison": {"champion": champion} | result | ranks, "probes": probes}
+    return evaluation | {"comparison": {"champion": champion} | result | ranks}
 
 
 def compare_releases(

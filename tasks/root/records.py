@@ -157,25 +157,12 @@ class ChooseStep(Step):
         return f"ranks {share(1 - kept)} ± {share(error)} lower in the geometric mean"
 
 
-class Probe(_Record):
-    """How well a question about the days since the champion's window can be answered (tasks/evaluation/probes.py).
-
-    vectors, counts: the AUC of each, and the ends of its 95 % interval.
-    """
-
-    question: str
-    users: int
-    vectors: tuple[float, float, float]
-    counts: tuple[float, float, float]
-
-
 class EvaluateStep(Step):
     """Quality on the held-out users."""
 
     num_users: int | None = None
     metrics: dict[str, float] = {}
     comparison: Comparison | None = None
-    probes: list[Probe] = []
 
 
 class RefitStep(Step):

@@ -12,6 +12,8 @@ Passed: our AUC is above that of the counts in at least two of the three questio
 
 import sys
 import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
-from surf2vec.tasks.evaluation.probes import QUESTIONS, Task, ask, measure_auc
 from surf2vec.trainer.config import TrainConfig
 from tests.benchmarks.defaults import GENSIM_SETTINGS
 from tests.benchmarks.harness import run_benchmark
@@ -29,7 +35,9 @@ from tests.benchmarks.logs import THREADS, make_corpus, make_corpus_of
 from tests.benchmarks.peers import train_gensim, train_ours
 from tests.ingested import events_files
 
-SEED = 1
+QUESTIONS = ("returns", "page", "heavy")
+FOLDS, DRAWS, SEED = 5, 100, 1
+LEAST_OF_CLASS = 20
 HORIZONS = {
     "entree": timedelta(days=7),
     "wikispeedia_unfinished": timedelta(days=7),
@@ -38,6 +46,15 @@ HORIZONS = {
 """The time asked about. A day's log cannot tell of a week: there it is an eighth of it."""
 SESSION_GAP = timedelta(minutes=30)
 TOP_PAGES = 20
+
+
+@dataclass(frozen=True)
+class Task:
+    """A question: users by their rows, int64[m], and their answers, int64[m], numbered from 0."""
+
+    rows: NDArray[np.int64]
+    answers: NDArray[np.int64]
+
 
 
 def measure_probes(data: Path, log: str = "all") -> list[dict[str, Any]]:
@@ -89,6 +106,58 @@ def cut(events: pl.DataFrame, horizon: timedelta) -> tuple[pl.DataFrame, pl.Data
     known = events.filter(pl.col("cut_at").is_not_null())
     after = known.filter(is_near).with_columns(is_new_session=pl.col("session") > pl.col("cut_session"))
     return known.filter(is_before).select("user_id", "url", "ts", "session"), after
+
+
+def ask(question: str, after: pl.DataFrame, ids: pl.Series, pages: pl.Series) -> Task:
+    """Return a question, and the answers of the users with these ids.
+
+    after: the events of the time asked about, with user_id, url, is_new_session. pages: those that can be an answer.
+    """
+    if question == "returns":
+        returned = after.filter("is_new_session")["user_id"].unique()
+        return Task(np.arange(len(ids)), ids.is_in(returned.implode()).to_numpy().astype(np.int64))
+    rows = pl.DataFrame({"user_id": ids, "row": np.arange(len(ids))})
+    known = after.join(rows, on="user_id")
+    if question == "heavy":
+        use = known.group_by("row").len().sort("row").select("row", is_heavy=pl.col("len") > pl.col("len").median())
+        return Task(use["row"].to_numpy(), use["is_heavy"].cast(pl.Int64).to_numpy())
+    places = pl.DataFrame({"url": pages, "answer": np.arange(len(pages))})
+    visits = known.join(places, on="url").group_by("row", "answer").len()
+    most = visits.sort("row", "len", "answer", descending=[False, True, False]).unique("row", keep="first").sort("row")
+    common = most.group_by("answer").len().filter(pl.col("len") >= LEAST_OF_CLASS)["answer"]
+    most = most.filter(pl.col("answer").is_in(common.implode()))
+    return Task(most["row"].to_numpy(), np.unique(most["answer"].to_numpy(), return_inverse=True)[1])
+
+
+def measure_auc(task: Task, features: NDArray[Any], model: Any = None) -> tuple[float, float, float]:
+    """Return the AUC of a model's answers to a question, out of fold, and the ends of its 95 % interval by drawing users.
+
+    features: of all users, [n, F]. model: of scikit-learn; by default logistic regression of the standardised features.
+    """
+    model = model or make_pipeline(StandardScaler(), LogisticRegression(C=0.03, max_iter=500))
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=SEED)
+    scores = cross_val_predict(model, features[task.rows], task.answers, cv=folds, method="predict_proba")
+    drawn = list(_draw_aucs(task.answers, scores))
+    return auc_of(task.answers, scores), float(np.quantile(drawn, 0.025)), float(np.quantile(drawn, 0.975))
+
+
+def _draw_aucs(answers: NDArray[np.int64], scores: NDArray[np.float64]) -> Iterator[float]:
+    rng = np.random.default_rng(SEED)
+    for _ in range(DRAWS):
+        users = rng.integers(0, len(scores), len(scores))
+        yield auc_of(answers[users], scores[users])
+
+
+def auc_of(answers: NDArray[np.int64], scores: NDArray[np.float64]) -> float:
+    """Return the mean AUC of each answer against the rest; with two answers that of the second.
+
+    From the ranks (Mann and Whitney, 1947), as it is computed for each draw of users.
+    """
+    is_one = answers[:, None] == np.arange(scores.shape[1])
+    num_ones = is_one.sum(axis=0)
+    above = (rankdata(scores, axis=0) * is_one).sum(axis=0) - num_ones * (num_ones + 1) / 2
+    aucs = above / (num_ones * (len(answers) - num_ones))
+    return float(aucs[1] if len(aucs) == 2 else aucs.mean())
 
 
 def count_features(before: pl.DataFrame, ids: pl.Series, pages: pl.Series) -> NDArray[np.float64]:

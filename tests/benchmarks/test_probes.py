@@ -6,8 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from surf2vec.tasks.evaluation.probes import Task
-from tests.benchmarks.probes import count_features, cut, judge
+from tests.benchmarks.probes import Task, ask, auc_of, count_features, cut, judge
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -64,3 +63,30 @@ def test_a_log_passes_where_vectors_are_above_counts_in_two_questions() -> None:
     assert not any(
         case["passed"] for case in judge("log", tasks, {"ours": unknown, "gensim": unknown, "counts": known})
     )
+
+
+def test_what_is_asked_of_whom() -> None:
+    after = pl.DataFrame(
+        {
+            "user_id": ["x"] * 3 + ["y"] + ["z"] * 30 + ["gone"],
+            "url": ["/a", "/b", "/b", "/a", *["/a"] * 30, "/a"],
+            "is_new_session": [False, False, True, False, *[True] * 30, True],
+        }
+    )
+    ids = pl.Series(["w", "x", "y", "z"])
+    assert ask("returns", after, ids, PAGES).answers.tolist() == [0, 1, 0, 1]
+    heavy = ask("heavy", after, ids, PAGES)
+    assert (heavy.rows.tolist(), heavy.answers.tolist()) == ([1, 2, 3], [0, 0, 1])
+
+
+def test_pages_that_few_visit_most_are_not_asked_about() -> None:
+    visits = [(f"u{n}", "/b" if n < 20 else "/a") for n in range(50)] + [("v", "/c"), ("u0", "/b")]
+    after = pl.DataFrame(visits, schema=["user_id", "url"], orient="row")
+    task = ask("page", after, pl.Series(sorted(set(after["user_id"]))), pl.Series(["/a", "/b", "/c"]))
+    assert np.bincount(task.answers).tolist() == [30, 20]
+
+
+def test_an_auc_of_several_answers_is_the_mean() -> None:
+    answers = np.array([0, 1, 2, 0, 1, 2])
+    assert auc_of(answers, np.eye(3)[answers]) == 1
+    assert auc_of(np.array([0, 1]), np.array([[0.2, 0.8], [0.7, 0.3]])) == 0

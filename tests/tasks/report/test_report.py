@@ -174,14 +174,6 @@ def test_the_page_shows_the_figures(export_dir: Path, tmp_path: Path) -> None:
     assert path.stat().st_size < 3_000_000
 
 
-def test_the_page_shows_what_the_champions_vectors_told_of_the_days_since() -> None:
-    assert "More than the next page" not in Page(draw(RECORD, None)).text
-    probes = [{"question": "returns", "users": 1000, "vectors": (0.552, 0.531, 0.581), "counts": (0.7, 0.67, 0.72)}]
-    text = Page(draw(changed("evaluate", probes=probes, comparison={"champion": "release-8"}), None)).text
-    assert "Does the user come back? 1,000 0.55 0.53 to 0.58 0.70 0.67 to 0.72" in text
-    assert "A logistic regression on the vectors of the champion, release-8, predicts" in text
-
-
 def test_the_page_tells_what_a_smaller_release_gives_up() -> None:
     record = copy.deepcopy(RECORD)
     assert "nearest users" not in Page(draw(record, None)).text
