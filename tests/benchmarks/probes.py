@@ -56,7 +56,6 @@ class Task:
     answers: NDArray[np.int64]
 
 
-
 def measure_probes(data: Path, log: str = "all") -> list[dict[str, Any]]:
     """A case a log and question; `log` names one of HORIZONS, or all."""
     return [case for name in (HORIZONS if log == "all" else (log,)) for case in probe(name, data)]
