@@ -6,7 +6,7 @@ a launch has at most one user in 64 of the log. A card runs at most about 4,000 
 tiles a program trains 32 users of a stream of 512, so that eight micro-partitions, as by default, keep it below that.
 
 The last programs of a launch have long histories, and run alone. So that others run beside them, several micro-partitions are
-trained at once, each by a launch of its own, as long as one user in 64 is in flight (python -m tests.benchmarks.gpu_tail).
+trained at once, each by a launch of its own, as long as one user in 64 is in flight (docs/gpu.md).
 """
 
 from surf2vec.trainer.config import TrainConfig

@@ -44,7 +44,7 @@ def measure_copies(report: Report) -> None:
         passed = rate >= LEAST_PINNED or not is_judged or not has_card
         report.add(name, passed, "" if passed else f"below {LEAST_PINNED:.1e} a second", bytes_per_second=rate)
     if free_bytes is None:
-        report.skip("context", "nvidia-smi tells no free memory")
+        report.skip("context", "nvidia-smi does not say how much memory is free")
         return
     taken = context_bytes(free_bytes)
     why = f"the plan assumes {DEVICE_CONTEXT_BYTES:,}"

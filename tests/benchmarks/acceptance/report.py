@@ -1,11 +1,12 @@
-"""What a step of the acceptance tells: lines of PASS, FAIL or SKIPPED, each in the step's JSON file as soon as it is known."""
+"""What a step of the acceptance reports: lines of PASS, FAIL or SKIPPED, each in the step's JSON file as soon as it is known."""
 
 import argparse
 import json
 import os
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +35,28 @@ class Report:
         """A line that could not be tried, and why."""
         self._add(name, SKIPPED, why, {})
 
+    @contextmanager
+    def attempt(self, name: str) -> Iterator[None]:
+        """An error becomes a line that failed, and the step continues."""
+        try:
+            yield
+        except ModuleNotFoundError:
+            raise
+        except Exception as error:
+            self.add(name, False, describe(error), trace=traceback.format_exc())
+
+    def keep(self, name: str, text: str) -> None:
+        """Keep what a program printed, for the archive."""
+        (self.path.parent / name).write_text(text, encoding="utf-8")
+
     def _add(self, name: str, verdict: str, why: str, figures: dict[str, Any]) -> None:
         self.lines.append({"line": name, "verdict": verdict, "why": why, "figures": figures})
         self._flush()
 
     def _flush(self) -> None:
-        told = {"step": self.path.stem, "seconds": time.perf_counter() - self.started, "lines": self.lines}
+        reported = {"step": self.path.stem, "seconds": time.perf_counter() - self.started, "lines": self.lines}
         temporary = self.path.with_suffix(".new")
-        temporary.write_text(json.dumps(told, indent=1, default=str), encoding="utf-8")
+        temporary.write_text(json.dumps(reported, indent=1, default=str), encoding="utf-8")
         os.replace(temporary, self.path)
 
 
@@ -57,11 +72,14 @@ def run_step(step: Callable[[Report], None]) -> int:
     except ModuleNotFoundError as error:
         report.skip("the rest of the step", f"needs the package {error.name}, which is not installed")
     except Exception as error:
-        first = next((line for line in str(error).splitlines() if line.strip()), "no message")
-        report.add(
-            "the rest of the step", False, f"{type(error).__name__}: {first[:400]}", trace=traceback.format_exc()
-        )
+        report.add("the rest of the step", False, describe(error), trace=traceback.format_exc())
     return 0
+
+
+def describe(error: Exception) -> str:
+    """An error's type and first line."""
+    first = next((line for line in str(error).splitlines() if line.strip()), "no message")
+    return f"{type(error).__name__}: {first[:400]}"
 
 
 def device_name() -> str:

@@ -3,7 +3,7 @@
 import json
 import sys
 
-from tests.benchmarks.acceptance.quality import write_planted
+from tests.benchmarks.acceptance.corpora import write_planted
 from tests.benchmarks.acceptance.report import Report, run_step
 from tests.benchmarks.acceptance.training import last_words, run_trainer, settings_of
 
@@ -23,8 +23,8 @@ def train_together(report: Report) -> None:
         if done.returncode:
             report.add(name, False, last_words(done))
             return
-        told = json.loads(done.stdout.strip().splitlines()[-1])
-        losses[name] = told["heldout_loss"] or told["loss"]
+        result = json.loads(done.stdout.strip().splitlines()[-1])
+        losses[name] = result["heldout_loss"] or result["loss"]
         passed = report.rehearses or losses[name] <= LOSS_MARK * losses["one worker"]
         report.add(name, passed, f"mark: held-out loss <= {LOSS_MARK} x one worker's", loss=losses[name])
 
