@@ -8,7 +8,6 @@ from urllib.parse import unquote
 import pytest
 
 import surf2vec
-
 from surf2vec.flows.config import PipelineConfig, flat_schema
 from tests.reference_pages import pages
 

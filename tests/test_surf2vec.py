@@ -14,7 +14,7 @@ import surf2vec
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.root.run import Root
 from tests.flows.test_nightly import write_logs
-from tests.served import make_served
+from tests.roots.serving import make_served
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 

@@ -46,7 +46,7 @@ from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS, find_log, held_out_question, held_out_rows, make_corpus
 from tests.benchmarks.peers import is_no_lower
 from tests.benchmarks.swap import TOKENS_A_USER, run_alone, write_corpus
-from tests.stores import read_item_table
+from tests.roots.store_contents import read_item_table
 
 LOGS = ("wikispeedia_unfinished", "gowalla_train")
 SEEDS = (1, 2)

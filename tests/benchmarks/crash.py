@@ -26,9 +26,9 @@ from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.training.job import Job
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS, find_log, make_corpus
-from tests.corpora import planted_histories, write_corpus
-from tests.crashes import budgets, die_at_every_step, kill_again_and_again, remember_positions, run, start
-from tests.faulty_trainer import SAYS_BEGIN, SAYS_END
+from tests.data.corpora import planted_histories, write_corpus
+from tests.faults.faulty_trainer import SAYS_BEGIN, SAYS_END
+from tests.faults.trainer_kills import budgets, die_at_every_step, kill_again_and_again, remember_positions, run, start
 
 LOG = "wikispeedia_unfinished"
 RESUME_SECONDS = 30

@@ -33,10 +33,10 @@ from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.store.writer import open_pinned
 from surf2vec.trainer.system import files as system_files
 from tests.benchmarks.harness import run_benchmark
-from tests.flips import draw_places, flipped
-from tests.power_loss import worlds
-from tests.stores import read_tables
-from tests.trained import MEMORY_BYTES, rows_by_user
+from tests.faults.bit_flips import draw_places, flipped
+from tests.faults.power_loss import worlds
+from tests.roots.store_contents import read_tables
+from tests.roots.training import MEMORY_BYTES, rows_by_user
 
 Answer = Callable[[], Any]
 USERS = ["user-3", "user-8", "nobody"]
@@ -55,7 +55,7 @@ def make_areas(folder: Path) -> dict[str, tuple[list[Path], Answer]]:
     """Files by kind, and what reads them."""
     from surf2vec.tasks.registry import tracking
     from surf2vec.tasks.registry.pull import pull
-    from tests.served import make_served
+    from tests.roots.serving import make_served
 
     root = make_served(folder / "root", PublishConfig(), ("r1",), num_users=30)
     again = Root(folder / "again")

@@ -39,9 +39,9 @@ from surf2vec.trainer.training.loop import train
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import LOGS, MEMORY_BYTES, THREADS, held_out_question, make_corpus_of
 from tests.benchmarks.peers import difference_in_errors, train_ours
-from tests.corpora import describe_anew
-from tests.releases import read_items, read_users
-from tests.scored import score_by_vectors
+from tests.data.corpora import describe_anew
+from tests.roots.releases import read_items, read_users
+from tests.roots.scores import score_by_vectors
 from tests.tasks.registry.test_serving_model import load
 
 SEED, TODAY, EVERY = 1, 3, 5

@@ -32,7 +32,7 @@ from tests.benchmarks.fresh import is_here, train_last_night, without_today
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS, held_out_question, held_out_rows, make_corpus, make_corpus_of
 from tests.benchmarks.peers import difference_in_errors, train_ours
-from tests.scored import score_by_vectors
+from tests.roots.scores import score_by_vectors
 
 LOGS = ("wikispeedia_unfinished", "yoochoose_100k")
 MIN_TOKENS = 5

@@ -1,7 +1,7 @@
 """`kill -9` of whole commands at random moments: the process tree, or the main process alone; then the same command again.
 
 What comes of it is compared with the undisturbed command in the same world: bytes, vectors, aliases and records. No process may
-be left, and no temporary file or folder that is older than the command that went on (tests/kills.py).
+be left, and no temporary file or folder that is older than the command that went on (tests/faults/command_kills.py).
 
     python -m tests.benchmarks.kills [--moments 100] [--only NAME] [--seed 1]
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.harness import run_benchmark
-from tests.kills import COMMANDS, try_kills
+from tests.faults.command_kills import COMMANDS, try_kills
 
 SHARES = {"run": 0.08, "backfill": 0.04}
 """The share of the moments of the commands that take minutes; the others have the rest, equally."""

@@ -35,9 +35,9 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.store.generation import open_generation
 from tests.benchmarks.harness import run_benchmark, run_surf2vec
 from tests.benchmarks.load_index import measure_index
-from tests.ingested import take_in, write_log
-from tests.nights import PASSED, commit_generation, make_night
-from tests.releases import STORAGES, export_release, make_corpus, read_items, read_users
+from tests.roots.ingest import take_in, write_log
+from tests.roots.nights import PASSED, commit_generation, make_night
+from tests.roots.releases import STORAGES, export_release, make_corpus, read_items, read_users
 from tests.tasks.registry.test_serving_elsewhere import Elsewhere
 
 NUM_USERS, NUM_ASKED, K, STRANGER = 2000, 5, 3, "nobody"

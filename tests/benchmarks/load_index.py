@@ -16,7 +16,7 @@ from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.system.files import read_json
 from tests.benchmarks.serving import RandomVectors, name_user, write_users
-from tests.releases import STORAGES, export_release, write_run_record
+from tests.roots.releases import STORAGES, export_release, write_run_record
 
 CALLS, INDEX_SECONDS, INDEX_MARK = (1, 1000), 10.0, 0.8
 

@@ -19,7 +19,7 @@ from scipy.sparse import csr_matrix, vstack
 from surf2vec.trainer.store.tokens import Corpus, gather_spans
 from tests.benchmarks.logs import held_out_rows
 from tests.benchmarks.peers import RowPeer, training_histories
-from tests.scored import ScoreRows
+from tests.roots.scores import ScoreRows
 
 BATCH_ROWS = 256
 TIE_WEIGHT = 1e-5

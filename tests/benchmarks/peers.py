@@ -38,7 +38,7 @@ from surf2vec.trainer.training.loop import train
 from surf2vec.trainer.training.preparation import warm_up
 from surf2vec.trainer.training.vectors import BothParts, columns_of, read_item_vectors
 from tests.benchmarks.logs import ALL_USERS, MEMORY_BYTES, THREADS, held_out_question, held_out_rows
-from tests.scored import RowScores, ScoreRows, score_by_vectors
+from tests.roots.scores import RowScores, ScoreRows, score_by_vectors
 
 ASKED_SEED = 1
 LAST = -1e6

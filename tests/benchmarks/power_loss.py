@@ -1,8 +1,8 @@
 """Power losses at random moments of every command that writes: the disks that they may leave, each tried.
 
 A run of each command is recorded by strace: every write, truncation, sync, rename, link and removal, of all its processes.
-From that the disks are drawn that POSIX allows after a power loss (tests/power_loss/losses.py). On each, `doctor` looks, the
-same command runs again, and what comes of it is compared with the undisturbed run, bit for bit. It must be the same, or be
+From that the disks are drawn that POSIX allows after a power loss (tests/faults/power_loss/losses.py). On each, `doctor` looks,
+the same command runs again, and what comes of it is compared with the undisturbed run, bit for bit. It must be the same, or be
 refused by name. What the command had said to be done must be there without another run.
 
     python -m tests.benchmarks.power_loss [--losses 10000] [--seed 1] [--only NAME] [--keep DIR]
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.harness import run_benchmark
-from tests.power_loss.trial import Tally, try_command
+from tests.faults.power_loss.trial import Tally, try_command
 
 SHARES = {
     "commit": 0.42, "ingest": 0.14, "corpus": 0.11, "export": 0.11, "push": 0.10, "repartition": 0.05, "register": 0.008,

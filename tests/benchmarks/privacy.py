@@ -1,4 +1,4 @@
-"""What a release gives away: attacks from its files alone (tests/attacks.py), on two logs.
+"""What a release gives away: attacks from its files alone (tests/hostile/attacks.py), on two logs.
 
 member     half of the users are in the log. An attacker knows the pages of somebody, all of them or all but the newest, and asks
            whether this person was in it. AUC with its 95 % interval (.5: no better than chance), by the nearest
@@ -38,11 +38,11 @@ from surf2vec.trainer.events import ignore_event
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
-from tests import attacks
-from tests.attacks import Release
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS
-from tests.releases import export_release
+from tests.hostile import attacks
+from tests.hostile.attacks import Release
+from tests.roots.releases import export_release
 
 LOGS = ("wikispeedia_unfinished", "yoochoose_100k")
 MIN_ITEM_USERS = (1, 3, 10)

@@ -33,7 +33,7 @@ from tests.benchmarks.defaults import GENSIM_SETTINGS
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import THREADS, make_corpus, make_corpus_of
 from tests.benchmarks.peers import train_gensim, train_ours
-from tests.ingested import events_files
+from tests.roots.ingest import events_files
 
 QUESTIONS = ("returns", "page", "heavy")
 FOLDS, DRAWS, SEED = 5, 100, 1

@@ -20,7 +20,7 @@ import numpy as np
 from surf2vec.tasks.stores.places import open_store
 from surf2vec.tasks.stores.push import Release, roll_back
 from tests.benchmarks.harness import run_benchmark
-from tests.pushed import push_to, start_postgres, write_rows_of
+from tests.roots.pushes import push_to, start_postgres, write_rows_of
 
 VECTOR_SIZE = 128
 USERS_AN_ITEM = 100

@@ -29,8 +29,8 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.system.files import describe_file, read_json, write_json
 from tests.benchmarks.harness import run_benchmark
-from tests.corpora import user_hash
-from tests.releases import STORAGES, export_release, write_run_record
+from tests.data.corpora import user_hash
+from tests.roots.releases import STORAGES, export_release, write_run_record
 
 VECTOR_SIZE = 128
 NUM_ITEMS = 10_000

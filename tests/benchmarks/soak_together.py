@@ -19,7 +19,7 @@ from surf2vec.tasks.registry.pull import pull
 from surf2vec.tasks.root.identity import read_root_id
 from surf2vec.tasks.root.run import Root
 from tests.benchmarks.soak import SETTINGS, Place, open_place, write_day
-from tests.releases import read_items, read_users
+from tests.roots.releases import read_items, read_users
 
 NIGHT_BYTES = 650_000_000
 """Of one night's process; 624 MB were seen."""

@@ -15,7 +15,7 @@ from tests.benchmarks.ladder import climb, show_rung
 from tests.benchmarks.ladder_plot import PANEL, draw_ladder
 from tests.benchmarks.ladder_rungs import RUNGS, Outcome, Rung, family_bytes, lay_ground
 from tests.benchmarks.ladder_torch import Question, copied_ahead, evaluate
-from tests.corpora import planted_histories, write_corpus
+from tests.data.corpora import planted_histories, write_corpus
 
 FIRST = Outcome(seconds=100, hit_at_20=0.3, peak_bytes=800_000_000, busy_cores=0.0, epochs=20, is_stopped=False)
 SECOND = dataclasses.replace(

@@ -7,8 +7,8 @@ import pytest
 
 from surf2vec.tasks.root.run import Root
 from tests.benchmarks.load import PUBLISH, STRANGER, K, Readings, make_exports, measure_load, operate, read_steps
-from tests.ingested import take_in, write_log
-from tests.nights import PASSED, make_night
+from tests.roots.ingest import take_in, write_log
+from tests.roots.nights import PASSED, make_night
 from tests.tasks.registry.test_serving_model import ask, load
 
 IDS = ["user-1", "user-7", STRANGER]

@@ -18,7 +18,7 @@ from tests.benchmarks.neighbours import (
     solve_ease,
 )
 from tests.benchmarks.peers import RowPeer, answer_held_out
-from tests.corpora import write_corpus
+from tests.data.corpora import write_corpus
 
 HISTORIES = {"a": [0, 1, 0, 2], "b": [0, 1, 3], "c": [1, 2, 0], "d": [3, 2, 1, 4]}
 """Training sees 0 1 0, 0 1, 1 2, and 3 2 1; the last item of each is asked."""

@@ -17,7 +17,7 @@ from tests.benchmarks.peers import (
     train_ours,
     training_histories,
 )
-from tests.corpora import write_corpus
+from tests.data.corpora import write_corpus
 
 HISTORIES = {f"user-{i}": [i % 3, 3 + i % 2, (i + 1) % 3] for i in range(20)}
 CONFIG = TrainConfig(vector_size=4, epochs=3, negative=2, threads=1)

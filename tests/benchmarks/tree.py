@@ -41,7 +41,7 @@ from surf2vec.trainer.store.tokens import Corpus
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.logs import THREADS, find_log, held_out_rows, make_corpus
 from tests.benchmarks.peers import KernelTraining, begin_kernel_training
-from tests.tree_shapes import expected_rows
+from tests.trainer.model.tree_shapes import expected_rows
 
 MANY_CLASSES, BUILD_SECONDS = 10_000_000, 5.0
 BUILDERS: dict[str, Callable[[NDArray[np.int64]], Tree]] = {

@@ -16,7 +16,7 @@ from surf2vec.trainer.training.vectors import BothParts, read_item_vectors
 from tests.benchmarks.defaults import METRICS
 from tests.benchmarks.peers import Vectors, answer_held_out, difference_in_errors
 from tests.benchmarks.workers_runs import Team, run_killed, run_team
-from tests.stores import count_differences, read_tables
+from tests.roots.store_contents import count_differences, read_tables
 from tests.trainer.training.test_item_blocks import block_loads
 
 SEEDS = (1, 2, 3)

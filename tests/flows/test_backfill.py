@@ -18,9 +18,9 @@ from surf2vec.tasks.report.nights import write_nights_report
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.errors import InputError
 from surf2vec.trainer.events import ignore_event
-from tests.corpora import planted_histories
+from tests.data.corpora import planted_histories
 from tests.flows.test_cli import COMMAND, call
-from tests.ingested import take_in, write_log
+from tests.roots.ingest import take_in, write_log
 
 FAST = [
     "--set",

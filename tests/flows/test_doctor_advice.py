@@ -19,7 +19,7 @@ from surf2vec.tasks.root.run import Root, Run
 from surf2vec.tasks.upkeep.doctor import examine
 from surf2vec.trainer.errors import DamageError, ResourceError
 from surf2vec.trainer.events import ignore_event
-from tests.corpora import planted_histories
+from tests.data.corpora import planted_histories
 from tests.flows.test_gate import LENIENT
 from tests.flows.test_night_after_night import FAST, write_day
 

@@ -18,7 +18,7 @@ from surf2vec.flows.night import make_night
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import RejectedError, ResourceError
 from surf2vec.trainer.events import ignore_event
-from tests.corpora import planted_histories
+from tests.data.corpora import planted_histories
 from tests.flows.test_night_after_night import write_day
 from tests.flows.test_nightly import FAST
 

@@ -19,8 +19,8 @@ from surf2vec.tasks.users.pseudonyms import pseudonym
 from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.events import ignore_event
 from tests.flows.test_cli import COMMAND, call
-from tests.ingested import MEMORY_BYTES, read_events, write_log
-from tests.releases import read_users
+from tests.roots.ingest import MEMORY_BYTES, read_events, write_log
+from tests.roots.releases import read_users
 
 SETTINGS = ["--set", "train.epochs=1", "--set", "train.vector_size=16", "--set", "train.threads=2"]
 NUM_GOING = 40

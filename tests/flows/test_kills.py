@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kills import try_kills
+from tests.faults.command_kills import try_kills
 
 
 @pytest.mark.long

@@ -10,9 +10,9 @@ import pytest
 
 from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest
 from surf2vec.trainer.system.files import read_json
-from tests.corpora import planted_histories
+from tests.data.corpora import planted_histories
 from tests.flows.test_cli import call, kill_once
-from tests.series import bytes_of
+from tests.roots.release_series import bytes_of
 
 FAST = [
     "--set",

@@ -14,9 +14,9 @@ from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import InputError
 from surf2vec.trainer.events import ignore_event
-from tests.pushed import read_served
-from tests.releases import read_users
-from tests.served import make_served
+from tests.roots.pushes import read_served
+from tests.roots.releases import read_users
+from tests.roots.serving import make_served
 
 
 @pytest.fixture(scope="module")

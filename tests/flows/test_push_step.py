@@ -13,8 +13,8 @@ from surf2vec.flows.progress import PUSH_FAILED
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.events import ignore_event
 from tests.flows.test_night_after_night import FAST, first_days
-from tests.pushed import read_served
-from tests.releases import read_users
+from tests.roots.pushes import read_served
+from tests.roots.releases import read_users
 
 
 @pytest.mark.slow

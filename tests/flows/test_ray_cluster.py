@@ -20,8 +20,8 @@ from surf2vec.tasks.root.run import open_root
 from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.system.fan_out import HERE
 from tests.flows.test_cli import COMMAND
-from tests.ray_nodes import RAY, Cluster, open_cluster
-from tests.stores import assert_same_bits
+from tests.roots.store_contents import assert_same_bits
+from tests.servers.ray_nodes import RAY, Cluster, open_cluster
 
 FAST = (
     "train.epochs=1", "train.vector_size=16", "train.threads=1", "evaluate.max_users=500", "gate.newest_day_events=0",

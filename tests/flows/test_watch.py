@@ -11,7 +11,7 @@ from surf2vec.flows.progress import CHAMPION_OLD
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.registry.promotion import rollback
 from surf2vec.tasks.root.run import open_root
-from tests.nights import FIRST, PASSED, make_night
+from tests.roots.nights import FIRST, PASSED, make_night
 
 PUBLISH = PublishConfig(keep_releases=3)
 

@@ -1,8 +1,8 @@
 """Logs of every format, drawn by a seed.
 
 Written logs come from records, so that a plain model knows each line's event, or why it makes none; from the events follows the
-corpus, by the plain rules of `tests/plain_cleaning.py`. Changed logs have bytes flipped, removed, repeated and put in between:
-they are refused by a message, or every line is an event, rejected or left out.
+corpus, by the plain rules of `tests/data/cleaning_model.py`. Changed logs have bytes flipped, removed, repeated and put in
+between: they are refused by a message, or every line is an event, rejected or left out.
 """
 
 import re
@@ -23,10 +23,10 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import ConfigError, InputError, RejectedError
 from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.system.files import read_json
-from tests.event_files import Event
+from tests.data.cleaning_model import check_against, clean_plainly
+from tests.data.event_files import Event
 from tests.hostile.records import FORMATS, Record, Written, write_log
-from tests.ingested import read_events, read_rejects, take_in
-from tests.plain_cleaning import check_against, clean_plainly
+from tests.roots.ingest import read_events, read_rejects, take_in
 
 REFUSALS = (InputError, ConfigError, RejectedError)
 JUNK = [

@@ -20,10 +20,10 @@ from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.queries.explain import explain_user
 from surf2vec.tasks.queries.similar import similar_users
 from surf2vec.tasks.root.run import Root, Run
+from tests.faults.power_loss.registry import NIGHT
 from tests.hostile.words import MARKUP, WORDS
 from tests.infra.browser import PROGRAM, Browser
-from tests.ingested import write_log
-from tests.power_loss.registry import NIGHT
+from tests.roots.ingest import write_log
 
 MOVES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2028\u2029\u2066-\u2069]")
 OWN_ICON = ("link", [("rel", "icon"), ("href", "data:,")])  # ours: the browser fetches no icon

@@ -25,8 +25,8 @@ from surf2vec.tasks.registry.pull import pull
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import SurfError
 from surf2vec.trainer.system.files import describe_file, digest_file, read_json, write_manifest_json
-from tests.power_loss.worlds import list_files
-from tests.releases import make_release, write_run_record
+from tests.faults.power_loss.worlds import list_files
+from tests.roots.releases import make_release, write_run_record
 
 USER = "user-1"
 PATIENCE_SECONDS = 20

@@ -13,7 +13,7 @@ import pytest
 from surf2vec.sql.runner import fetch_rows
 from surf2vec.tasks.events.events_files import EVENTS_SCHEMA
 from surf2vec.tasks.upkeep.doctor import EVENTS_CHECKS
-from tests.corpora import user_hash
+from tests.data.corpora import user_hash
 
 PARTITIONS = 8
 

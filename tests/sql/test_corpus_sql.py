@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from surf2vec.sql.runner import connect, create_table, fetch_rows
-from tests.corpora import user_hash
-from tests.event_files import Event, moment, write_events_file
+from tests.data.corpora import user_hash
+from tests.data.event_files import Event, moment, write_events_file
 
 EVENTS = [
     Event("ann", "/b", moment(2), "one", 4),

@@ -28,10 +28,10 @@ from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.system.files import read_json, write_json
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
-from tests.flips import draw_places, flipped
-from tests.releases import export_release, make_release, read_users
+from tests.faults.bit_flips import draw_places, flipped
+from tests.roots.releases import export_release, make_release, read_users
+from tests.roots.training import MEMORY_BYTES, SETTINGS, prepare
 from tests.tasks.registry.test_serving_model import ask, load
-from tests.trained import MEMORY_BYTES, SETTINGS, prepare
 
 NUM_PLACES = 4
 Answer = Callable[[], Any]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from surf2vec.tasks.corpus.window import ends_before, select_window
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import InputError
-from tests.ingested import HEADER, check_events, read_events, take_in, write_log
+from tests.roots.ingest import HEADER, check_events, read_events, take_in, write_log
 
 FIRST = date(2020, 7, 1)
 

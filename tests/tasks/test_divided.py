@@ -27,10 +27,10 @@ from surf2vec.trainer.system.fan_out import HERE, FanOut
 from surf2vec.trainer.training.infer import refit_held_out
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
-from tests.corpora import planted_histories
-from tests.divided import Divided, open_processes
-from tests.ingested import write_log
-from tests.stores import assert_same_bits
+from tests.data.corpora import planted_histories
+from tests.roots.ingest import write_log
+from tests.roots.store_contents import assert_same_bits
+from tests.servers.part_processes import Divided, open_processes
 from tests.tasks.queries.test_infer import ask, make_root
 
 MEMORY_BYTES = 500_000_000

@@ -32,10 +32,10 @@ from surf2vec.trainer.store.writer import pin_generation
 from surf2vec.trainer.training.infer import refit_held_out
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
-from tests.corpora import user_hash
-from tests.ingested import write_log
-from tests.releases import read_users
-from tests.trained import MEMORY_BYTES, SETTINGS, rows_by_user
+from tests.data.corpora import user_hash
+from tests.roots.ingest import write_log
+from tests.roots.releases import read_users
+from tests.roots.training import MEMORY_BYTES, SETTINGS, rows_by_user
 
 CONFIG, EVALUATE = IngestConfig(), EvaluateConfig()
 TRAIN = TrainConfig(**SETTINGS)

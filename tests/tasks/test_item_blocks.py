@@ -28,10 +28,10 @@ from surf2vec.trainer.training.item_blocks import ItemBlocks
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
 from surf2vec.trainer.training.vectors import BothParts
-from tests.corpora import planted_histories, write_corpus
-from tests.releases import read_items
-from tests.scored import score_by_vectors
-from tests.stores import read_item_table
+from tests.data.corpora import planted_histories, write_corpus
+from tests.roots.releases import read_items
+from tests.roots.scores import score_by_vectors
+from tests.roots.store_contents import read_item_table
 from tests.trainer.training.test_loop import divided
 
 NUM_BLOCKS = 3

@@ -20,11 +20,11 @@ from surf2vec.tasks.upkeep.doctor import examine
 from surf2vec.tasks.users.user_set import want_users
 from surf2vec.trainer.store.writer import lock_store
 from surf2vec.trainer.system.files import link_file
-from tests.nights import FIRST, HELD, make_night
-from tests.releases import make_release, write_run_record
-from tests.served import make_served
-from tests.syncs import Disk
-from tests.trained import MEMORY_BYTES
+from tests.faults.disk_calls import Disk
+from tests.roots.nights import FIRST, HELD, make_night
+from tests.roots.releases import make_release, write_run_record
+from tests.roots.serving import make_served
+from tests.roots.training import MEMORY_BYTES
 
 CONFIG = PublishConfig()
 

@@ -12,8 +12,8 @@ from surf2vec.tasks.registry.promotion import find_champion, lock_aliases, promo
 from surf2vec.tasks.root.run import Root, lock_root
 from surf2vec.tasks.upkeep.gc import collect_garbage
 from surf2vec.trainer.store.writer import lock_store
-from tests.nights import FIRST, PASSED, make_night
-from tests.releases import ONE_IN_CI, STORAGES
+from tests.roots.nights import FIRST, PASSED, make_night
+from tests.roots.releases import ONE_IN_CI, STORAGES
 
 NUM_READS, READS_A_LOAD, READERS = 10_000, 100, 2
 # Of every vector of release rN the first number is N.

@@ -22,8 +22,8 @@ from surf2vec.tasks.upkeep.doctor import examine
 from surf2vec.trainer.errors import ConfigError, DamageError, ResourceError
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.system.files import read_json, verify_file
-from tests.ingested import write_log
-from tests.releases import VECTOR_SIZE, draw_generation, make_corpus, make_release, read_items
+from tests.roots.ingest import write_log
+from tests.roots.releases import VECTOR_SIZE, draw_generation, make_corpus, make_release, read_items
 from tests.tasks.queries.test_infer import LITERAL, ask, make_root, read_vectors
 from tests.tasks.registry.test_serving_model import ask as predict
 from tests.tasks.registry.test_serving_model import load

@@ -22,8 +22,8 @@ from surf2vec.trainer.system.files import read_json
 from surf2vec.trainer.training.infer import refit_held_out
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
-from tests.corpora import planted_histories, write_corpus
-from tests.stores import read_item_table
+from tests.data.corpora import planted_histories, write_corpus
+from tests.roots.store_contents import read_item_table
 
 
 @pytest.fixture(scope="module", params=["huffman", "two_level", "balanced"])

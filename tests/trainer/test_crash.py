@@ -17,8 +17,8 @@ from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
-from tests.corpora import planted_histories, write_corpus
-from tests.crashes import (
+from tests.data.corpora import planted_histories, write_corpus
+from tests.faults.trainer_kills import (
     budgets,
     die_at_every_step,
     kill_again_and_again,
@@ -27,7 +27,7 @@ from tests.crashes import (
     start,
     wait_for_commit,
 )
-from tests.stores import assert_same_bits
+from tests.roots.store_contents import assert_same_bits
 
 CONFIG = TrainConfig(vector_size=16, epochs=4, threads=1, alpha=0.1, negative=5, commit_seconds=0)
 

@@ -19,9 +19,9 @@ from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.manifests import FORMAT_VERSION
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import StoppedError, train
-from tests.corpora import planted_histories, write_corpus
-from tests.crashes import budgets, run, start, wait_for_commit
-from tests.stores import assert_same_bits
+from tests.data.corpora import planted_histories, write_corpus
+from tests.faults.trainer_kills import budgets, run, start, wait_for_commit
+from tests.roots.store_contents import assert_same_bits
 
 CONFIG = TrainConfig(vector_size=64, epochs=8, threads=1, alpha=0.1, negative=5, commit_seconds=0)
 

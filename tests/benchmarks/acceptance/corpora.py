@@ -18,7 +18,7 @@ REAL_LOG = DATA / "wikispeedia_unfinished.parquet"
 
 def write_planted(report: Report, name: str) -> "Corpus":
     """A corpus of users who each visit the items of one topic."""
-    from tests.corpora import planted_histories, write_corpus
+    from tests.data.corpora import planted_histories, write_corpus
 
     histories = planted_histories(num_users=report.size(20_000, 12), num_items=report.size(600, 12))
     return write_corpus(report.folder / name, histories, partitions=report.size(4, 2))
@@ -28,7 +28,7 @@ def write_real(report: Report) -> "Corpus":
     """A corpus of the real log in its own order of time, of pages with five visits or more; without the cleaning of an ingest."""
     import pyarrow.parquet as pq
 
-    from tests.corpora import write_corpus
+    from tests.data.corpora import write_corpus
 
     events = pq.read_table(REAL_LOG).sort_by([("user_id", "ascending"), ("ts", "ascending")])
     users, urls = (np.array(events[column].to_pylist()) for column in ("user_id", "url"))

@@ -21,8 +21,8 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import DamageError, InputError, ResourceError
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
 from surf2vec.trainer.system.files import describe_file, digest_file, read_json, write_json
-from tests.event_files import Event, moment, write_events, write_events_file
-from tests.plain_cleaning import check_against, clean_plainly, read_urls, read_vocabulary
+from tests.data.cleaning_model import check_against, clean_plainly, read_urls, read_vocabulary
+from tests.data.event_files import Event, moment, write_events, write_events_file
 
 MEMORY_BYTES = 400_000_000
 EVERYTHING = IngestConfig(min_item_events=1, min_item_users=1, min_user_events=1)

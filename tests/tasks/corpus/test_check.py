@@ -12,7 +12,7 @@ import pytest
 from surf2vec.tasks.corpus.check import find_misfits
 from surf2vec.trainer.store.tokens import Corpus
 from surf2vec.trainer.system.files import describe_file
-from tests.corpora import user_hash
+from tests.data.corpora import user_hash
 
 IDS = ["bob", None, "ann", "cid"]
 Parts = dict[str, Any]

@@ -19,7 +19,7 @@ from surf2vec.tasks.corpus.cleaning import (
     keep_in_vocabulary,
     keep_newest,
 )
-from tests.corpora import held_out_position
+from tests.data.corpora import held_out_position
 
 
 def make_events(*rows: tuple[int, int, int]) -> pl.DataFrame:

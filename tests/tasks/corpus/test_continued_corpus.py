@@ -21,10 +21,10 @@ from surf2vec.tasks.upkeep.doctor import examine
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
 from surf2vec.trainer.system.files import digest_file
-from tests.continued_corpora import Night, Rows, build, check_night, continue_plainly, histories_of, in_window
-from tests.dying import run_dying
-from tests.event_files import Event, moment, write_events
-from tests.plain_cleaning import read_vocabulary
+from tests.data.cleaning_model import read_vocabulary
+from tests.data.continued_corpora import Night, Rows, build, check_night, continue_plainly, histories_of, in_window
+from tests.data.event_files import Event, moment, write_events
+from tests.faults.exits import run_dying
 from tests.tasks.corpus.test_build import EVERYTHING, MEMORY_BYTES, many_events, random_events, random_settings
 
 
@@ -206,7 +206,7 @@ def test_the_bytes_do_not_depend_on_memory_threads_or_groups(
     expected = digests(corpus)
     assert corpus.manifest["num_changed"] > corpus.manifest["num_held_out"] == 50
     shutil.rmtree(corpus.folder)
-    monkeypatch.setattr("tests.continued_corpora.MEMORY_BYTES", MEMORY_BYTES * factor)
+    monkeypatch.setattr("tests.data.continued_corpora.MEMORY_BYTES", MEMORY_BYTES * factor)
     monkeypatch.setattr(clean_pass, "spare_bytes", lambda memory_bytes: memory_bytes)
     monkeypatch.setattr(clean_pass, "BYTES_PER_EVENT", MEMORY_BYTES * factor // group_events)
     assert digests(build(root, Night(2, 5), base, IngestConfig(), max_users=50, threads=threads)) == expected

@@ -7,7 +7,7 @@ import pytest
 
 from surf2vec.tasks.corpus.order import has_order, measure_order
 from surf2vec.trainer.store.tokens import Corpus
-from tests.corpora import write_corpus
+from tests.data.corpora import write_corpus
 
 NUM_ITEMS = 50
 

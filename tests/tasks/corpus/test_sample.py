@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from surf2vec.tasks.corpus.sample import write_user_sample
-from tests.corpora import planted_histories, write_corpus
+from tests.data.corpora import planted_histories, write_corpus
 
 
 def test_a_sample_has_no_token_that_evaluation_holds_out(tmp_path: Path) -> None:

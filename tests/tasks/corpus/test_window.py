@@ -10,7 +10,7 @@ from surf2vec.tasks.config import EvaluateConfig, IngestConfig
 from surf2vec.tasks.corpus.window import CorpusRequest, select_window
 from surf2vec.tasks.root.run import Root, open_root
 from surf2vec.trainer.errors import DamageError, InputError
-from tests.event_files import Event, moment, write_events
+from tests.data.event_files import Event, moment, write_events
 
 EVENTS = [
     Event("ann", "/a", moment(1), "monday.csv"),

@@ -27,9 +27,9 @@ from surf2vec.trainer.training.infer import infer_vectors, take_histories
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
 from surf2vec.trainer.training.vectors import join_parts
-from tests.corpora import describe_anew, planted_histories, write_corpus
-from tests.releases import draw_generation, export_release
-from tests.scored import score_by_vectors
+from tests.data.corpora import describe_anew, planted_histories, write_corpus
+from tests.roots.releases import draw_generation, export_release
+from tests.roots.scores import score_by_vectors
 
 MEMORY_BYTES = 4 * 10**9
 

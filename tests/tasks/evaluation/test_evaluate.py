@@ -17,8 +17,8 @@ from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.training.infer import refit_held_out
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
-from tests.corpora import planted_histories, write_corpus
-from tests.scored import score_by_vectors
+from tests.data.corpora import planted_histories, write_corpus
+from tests.roots.scores import score_by_vectors
 
 
 def test_literal_ranks() -> None:

@@ -17,8 +17,8 @@ from surf2vec.trainer.training.infer import freeze_items, infer_vectors, refit_h
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
 from surf2vec.trainer.training.vectors import BothParts, join_parts, read_item_vectors
-from tests.corpora import planted_histories, write_corpus
-from tests.scored import score_by_vectors
+from tests.data.corpora import planted_histories, write_corpus
+from tests.roots.scores import score_by_vectors
 
 Trained = tuple[Corpus, Generation, float]
 

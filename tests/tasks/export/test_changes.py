@@ -18,7 +18,7 @@ from surf2vec.tasks.registry.tracking import Version
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.users.tombstones import NOBODY
 from surf2vec.trainer.system.files import digest_file, read_json, verify_file
-from tests.series import State, export_state, many_users, read_table
+from tests.roots.release_series import State, export_state, many_users, read_table
 
 NIGHT = {"user-7": 1, "user-50": 1, "new-1": 0, "new-2": 0}
 

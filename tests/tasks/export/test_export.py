@@ -17,8 +17,8 @@ from surf2vec.tasks.export.index import unit_rows
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import DamageError, ResourceError, TrainingError
 from surf2vec.trainer.system.files import read_json, verify_file
-from tests.corpora import user_hash
-from tests.releases import NUM_ITEMS, draw_generation, make_corpus, make_release, read_items, read_users
+from tests.data.corpora import user_hash
+from tests.roots.releases import NUM_ITEMS, draw_generation, make_corpus, make_release, read_items, read_users
 
 
 def ask(root: Root, corpus_dir: Path) -> Export:

@@ -21,8 +21,8 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.stores.push import open_release
 from surf2vec.trainer.errors import InputError
 from surf2vec.trainer.events import ignore_event
-from tests.pushed import push_to
-from tests.releases import STORAGES, make_release, write_run_record
+from tests.roots.pushes import push_to
+from tests.roots.releases import STORAGES, make_release, write_run_record
 from tests.tasks.registry.test_serving_model import ask, load
 
 WORDS = r"is of release r2 \(space space-1\), and the manifest of release r1 \(space space-1\): vectors of two releases"

@@ -17,9 +17,9 @@ from surf2vec.tasks.users.user_set import want_users
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.system.files import verify_file
-from tests.releases import make_release, read_items, read_users
-from tests.trail_releases import histories_of, make_trail_root
-from tests.trained import MEMORY_BYTES
+from tests.roots.releases import make_release, read_items, read_users
+from tests.roots.trail_releases import histories_of, make_trail_root
+from tests.roots.training import MEMORY_BYTES
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from surf2vec.tasks.users.user_set import want_users
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.store.tokens import CHANGED, Corpus, open_corpus
 from surf2vec.trainer.system.files import describe_file, write_json
-from tests.corpora import write_corpus
+from tests.data.corpora import write_corpus
 
 HISTORIES = {f"user-{i}": [i % 5, (i + 1) % 5, (i + 2) % 5][: 2 + i % 2] for i in range(24)}
 GOING = ["user-3", "user-17"]

@@ -24,13 +24,13 @@ from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.manifests import STORE_MANIFEST, write_manifest
 from surf2vec.trainer.store.writer import lock_store, open_pinned
 from surf2vec.trainer.system.files import read_json, write_json
-from tests.dying import run_dying
-from tests.ingested import check_events, read_events
-from tests.releases import STORAGES, read_users
-from tests.served import champion_vectors, deliver, make_served
+from tests.faults.exits import run_dying
+from tests.roots.ingest import check_events, read_events
+from tests.roots.releases import STORAGES, read_users
+from tests.roots.serving import champion_vectors, deliver, make_served
+from tests.roots.training import MEMORY_BYTES, make_trained, rows_by_user
 from tests.tasks.upkeep.test_gc import put_back
 from tests.tasks.upkeep.test_repartition import snapshot
-from tests.trained import MEMORY_BYTES, make_trained, rows_by_user
 
 CONFIG = PublishConfig()
 GOING = ["user-11", "user-33", "nobody"]

@@ -15,10 +15,10 @@ from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.registry.pull import pull
 from surf2vec.tasks.root.identity import ROOT_TAG
 from surf2vec.tasks.root.run import Root, Run
-from tests.releases import read_users, store_one_by_one
-from tests.served import champion_vectors, register
+from tests.roots.releases import read_users, store_one_by_one
+from tests.roots.serving import champion_vectors, register
+from tests.roots.training import prepare, train_root
 from tests.tasks.forgetting.test_forget import GOING, erase, others
-from tests.trained import prepare, train_root
 
 WINDOW: list[str] = []
 

@@ -13,8 +13,8 @@ from surf2vec.tasks.gate.figures import Case, judge_release, open_case
 from surf2vec.tasks.root.records import CorpusStep, GateStep, RegisterStep, Steps
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.system.files import read_json, write_json
-from tests.corpora import write_corpus
-from tests.releases import FakeGeneration, draw_generation, export_release
+from tests.data.corpora import write_corpus
+from tests.roots.releases import FakeGeneration, draw_generation, export_release
 
 NUM_USERS, NUM_ITEMS = 400, 20
 STEADY = {date(2026, 6, 1) + timedelta(n): 1000 for n in range(10)}

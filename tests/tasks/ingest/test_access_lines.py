@@ -13,7 +13,7 @@ from surf2vec.tasks.ingest.blocks import parse_text
 from surf2vec.tasks.ingest.delimited import FIELDS_SCHEMA
 from surf2vec.tasks.ingest.formats import recognise
 from surf2vec.trainer.errors import InputError
-from tests.ingested import read_events, read_rejects, take_in, write_log
+from tests.roots.ingest import read_events, read_rejects, take_in, write_log
 
 BROWSER = "Mozilla/5.0 (X11; Linux x86_64; rv:146.0) Gecko/20100101 Firefox/146.0"
 TIME = "17/May/2015:10:05:03 +0000"

@@ -14,7 +14,7 @@ from surf2vec.tasks.ingest import blocks as logblocks
 from surf2vec.tasks.ingest.blocks import BlockReader, cut_blocks, parse_text
 from surf2vec.tasks.ingest.formats import recognise
 from surf2vec.trainer.errors import InputError
-from tests.ingested import write_log
+from tests.roots.ingest import write_log
 
 
 def read(path: Path) -> list[dict[str, Any]]:

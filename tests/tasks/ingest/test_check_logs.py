@@ -7,7 +7,7 @@ import pytest
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.ingest.formats import check_shapes
 from surf2vec.trainer.errors import InputError
-from tests.ingested import write_log
+from tests.roots.ingest import write_log
 
 
 def test_the_faults_of_all_files_are_told_at_once(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.system.files import read_json
-from tests.ingested import events_files, read_events, read_rejects, snapshot, take_in, write_log
+from tests.roots.ingest import events_files, read_events, read_rejects, snapshot, take_in, write_log
 
 
 @pytest.fixture

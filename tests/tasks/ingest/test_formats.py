@@ -10,7 +10,7 @@ import pytest
 from surf2vec.tasks.config import ColumnsConfig, IngestConfig
 from surf2vec.tasks.ingest.formats import recognise
 from surf2vec.trainer.errors import InputError
-from tests.ingested import write_log
+from tests.roots.ingest import write_log
 
 WANTED = IngestConfig()
 CSV = "user_id,url,ts\nu,/a,1\n"

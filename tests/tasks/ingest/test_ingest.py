@@ -22,7 +22,7 @@ from surf2vec.tasks.ingest.sources import SourceFile, read_catalog
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import ConfigError, InputError
 from surf2vec.trainer.system.files import read_json
-from tests.ingested import HEADER, events_files, read_events, read_rejects, snapshot, take_in, write_log
+from tests.roots.ingest import HEADER, events_files, read_events, read_rejects, snapshot, take_in, write_log
 
 EVENTS = [("ann", "https://example.com/a", datetime(2020, 7, 1, 10)), ("bob", "/b", datetime(2020, 7, 1, 11, 30))]
 

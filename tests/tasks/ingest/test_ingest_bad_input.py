@@ -17,7 +17,7 @@ from surf2vec.tasks.ingest import blocks as logblocks
 from surf2vec.tasks.ingest import ingest as ingest_module
 from surf2vec.tasks.ingest import staging
 from surf2vec.trainer.errors import InputError, RejectedError, ResourceError, SurfError
-from tests.ingested import read_events, read_rejects, snapshot, take_in, write_log
+from tests.roots.ingest import read_events, read_rejects, snapshot, take_in, write_log
 
 GOOD = [f"u{n % 7},/p{n % 11},2020-07-01 10:{n % 60:02}" for n in range(200)]
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.ingested import check_events, read_events, snapshot, take_in, write_log
+from tests.roots.ingest import check_events, read_events, snapshot, take_in, write_log
 
 # Dies, without a word, before the nth call of the functions by which a commit changes the root.
 DYING = """
 import os, sys
 from pathlib import Path
-from tests.ingested import take_in
+from tests.roots.ingest import take_in
 from surf2vec.tasks.ingest import ingest
 import surf2vec.trainer.system.files
 
@@ -86,7 +86,7 @@ def test_kill_at_random_moments(tmp_path: Path) -> None:
     take_in(root, write_log(logs / "a.csv", "u,/old,2020-07-01"))
     before = snapshot(root)
     write_log(logs / "big.csv", *(f"u{n % 997},/p{n * 31 % 9973},2020-07-0{n % 9 + 1}" for n in range(300_000)))
-    code = f"from tests.ingested import *; take_in(Path({str(root)!r}), {str(logs / '*.csv')!r})"
+    code = f"from tests.roots.ingest import *; take_in(Path({str(root)!r}), {str(logs / '*.csv')!r})"
     for delay in (0.6, 0.8, 1.0, 1.2, 1.4):
         process = subprocess.Popen(
             [sys.executable, "-c", code], cwd=Path(__file__).parents[3], stderr=subprocess.DEVNULL

@@ -15,7 +15,7 @@ from surf2vec.sql.runner import connect
 from surf2vec.tasks.events.events_files import EVENTS_SCHEMA
 from surf2vec.tasks.ingest.make_events import SourceRules, make_events
 from surf2vec.tasks.ingest.urls import UrlRules
-from tests.corpora import user_hash
+from tests.data.corpora import user_hash
 
 DAY = 86_400_000_000
 LINES = pa.schema(

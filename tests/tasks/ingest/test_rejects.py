@@ -10,7 +10,7 @@ from surf2vec.flows.config import load_config
 from surf2vec.tasks.ingest.rejects import list_rejects
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import DamageError, InputError, RejectedError
-from tests.ingested import read_events, take_in, write_log
+from tests.roots.ingest import read_events, take_in, write_log
 
 
 def test_rejects_of_what_was_taken_in_and_of_what_was_refused(tmp_path: Path) -> None:

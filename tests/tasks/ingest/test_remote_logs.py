@@ -9,8 +9,8 @@ import pytest
 from surf2vec.tasks.ingest import remote_logs
 from surf2vec.trainer.errors import InputError, ResourceError
 from surf2vec.trainer.system.files import read_json
-from tests.ingested import HEADER, read_events, read_rejects, snapshot, take_in, write_log
-from tests.s3 import KEY_ID, SECRET, Bucket, serve_bucket
+from tests.roots.ingest import HEADER, read_events, read_rejects, snapshot, take_in, write_log
+from tests.servers.s3 import KEY_ID, SECRET, Bucket, serve_bucket
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:.*unclosed.*")
 GLOB = "s3://logs/day=*/part-*.csv*"

@@ -9,7 +9,7 @@ import pytest
 
 from surf2vec.tasks.ingest import staging
 from surf2vec.trainer.errors import InputError
-from tests.ingested import read_events, read_rejects, snapshot, take_in, write_log
+from tests.roots.ingest import read_events, read_rejects, snapshot, take_in, write_log
 
 
 def write_logs(folder: Path, num_files: int, num_lines: int) -> str:

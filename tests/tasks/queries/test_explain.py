@@ -15,11 +15,11 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import InputError
 from surf2vec.trainer.kernels.trail import trail_vectors
 from surf2vec.trainer.store.generation import open_generation
-from tests.corpora import held_out_position, planted_histories, user_hash
-from tests.releases import read_users
-from tests.served import deliver, make_served
-from tests.trail_releases import corpus_of, make_trail_root
-from tests.trained import MEMORY_BYTES
+from tests.data.corpora import held_out_position, planted_histories, user_hash
+from tests.roots.releases import read_users
+from tests.roots.serving import deliver, make_served
+from tests.roots.trail_releases import corpus_of, make_trail_root
+from tests.roots.training import MEMORY_BYTES
 
 CONFIG = PublishConfig()
 WHO = "user-8"

@@ -37,9 +37,9 @@ from surf2vec.trainer.training.infer import freeze_items
 from surf2vec.trainer.training.infer import infer_vectors as fit_vectors
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
-from tests.corpora import planted_histories, user_hash
-from tests.ingested import MEMORY_BYTES, snapshot, write_log
-from tests.releases import read_items
+from tests.data.corpora import planted_histories, user_hash
+from tests.roots.ingest import MEMORY_BYTES, snapshot, write_log
+from tests.roots.releases import read_items
 
 TRAIN = TrainConfig(vector_size=8, epochs=5, threads=1, alpha=0.1, negative=5)
 LITERAL = (

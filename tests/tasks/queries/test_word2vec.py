@@ -11,7 +11,7 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import ConfigError, DamageError, SurfError
 from surf2vec.trainer.gensim.word2vec_format import align_rows, read_word2vec
 from surf2vec.trainer.system.files import read_json, write_json
-from tests.releases import NUM_ITEMS, VECTOR_SIZE, make_release, read_items, read_users
+from tests.roots.releases import NUM_ITEMS, VECTOR_SIZE, make_release, read_items, read_users
 
 FORMATS = pytest.mark.parametrize("binary", [True, False], ids=["binary", "text"])
 

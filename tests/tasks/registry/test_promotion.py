@@ -28,9 +28,9 @@ from surf2vec.tasks.root.records import GateStep, RegisterStep
 from surf2vec.tasks.root.run import Root, Run, lock_root
 from surf2vec.trainer.errors import DamageError, HeldBackError, InputError, UnavailableError
 from surf2vec.trainer.store.writer import lock_store
-from tests.dying import start
-from tests.nights import FIRST, HELD, PASSED, PUBLISH, make_night
-from tests.releases import store_one_by_one
+from tests.faults.exits import start
+from tests.roots.nights import FIRST, HELD, PASSED, PUBLISH, make_night
+from tests.roots.releases import store_one_by_one
 
 
 @pytest.fixture(scope="module")

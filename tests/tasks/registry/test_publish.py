@@ -23,8 +23,8 @@ from surf2vec.tasks.root.records import RegisterStep, RunRecord, TrainStep
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.system.files import read_json
-from tests.dying import start
-from tests.releases import STORAGES, make_release, read_users, write_run_record
+from tests.faults.exits import start
+from tests.roots.releases import STORAGES, make_release, read_users, write_run_record
 
 mlflow = tracking.mlflow
 PUBLISH = PublishConfig()

@@ -11,8 +11,8 @@ from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.registry.pull import pull
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import DamageError, InputError
-from tests.releases import STORAGES, make_release, write_run_record
-from tests.series import bytes_of
+from tests.roots.release_series import bytes_of
+from tests.roots.releases import STORAGES, make_release, write_run_record
 
 CHAMPION = "models:/surf2vec-users@champion"
 

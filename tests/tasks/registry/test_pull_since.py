@@ -20,8 +20,8 @@ from surf2vec.tasks.users.pseudonyms import keyed_digest
 from surf2vec.tasks.users.tombstones import Tombstones
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.system.files import read_json, verify_file
-from tests.releases import STORAGES
-from tests.series import State, bytes_of, many_users, publish_state, read_table
+from tests.roots.release_series import State, bytes_of, many_users, publish_state, read_table
+from tests.roots.releases import STORAGES
 
 CHAMPION = "models:/surf2vec-users@champion"
 PAGE = Path(__file__).parents[3] / "docs" / "registry.md"
@@ -146,7 +146,7 @@ import json, os, shutil, sys
 from pathlib import Path
 from surf2vec.tasks.registry import pull
 from surf2vec.tasks.registry import pull_since
-from tests.series import bytes_of
+from tests.roots.release_series import bytes_of
 
 def count_down(module, name):
     real = getattr(module, name)

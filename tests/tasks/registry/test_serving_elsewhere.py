@@ -20,8 +20,8 @@ from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.root.run import Root
 from tests.infra.nights import wait_until
-from tests.releases import ONE_IN_CI, STORAGES, make_release, read_users, write_run_record
-from tests.trail_releases import make_trail_root
+from tests.roots.releases import ONE_IN_CI, STORAGES, make_release, read_users, write_run_record
+from tests.roots.trail_releases import make_trail_root
 
 CONSUMER = """
 import importlib.util, sys, time

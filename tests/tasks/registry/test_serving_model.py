@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from surf2vec.tasks.export.export import unit_rows
 from surf2vec.tasks.registry.tracking import MODEL_CODE, MODEL_MODULES, find_modules
 from surf2vec.tasks.root.run import Root
-from tests.corpora import user_hash
-from tests.releases import ODD_IDS, STORAGES, VECTOR_SIZE, make_release, read_items, read_users
+from tests.data.corpora import user_hash
+from tests.roots.releases import ODD_IDS, STORAGES, VECTOR_SIZE, make_release, read_items, read_users
 
 NUM_USERS = 500
 

@@ -18,9 +18,9 @@ from surf2vec.tasks.registry.pull_since import pull_since
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.system.files import read_json
-from tests.releases import STORAGES, make_release, read_items, read_users, write_run_record
+from tests.roots.releases import STORAGES, make_release, read_items, read_users, write_run_record
+from tests.roots.trail_releases import STORED, make_trail_root
 from tests.tasks.registry.test_serving_model import load
-from tests.trail_releases import STORED, make_trail_root
 
 KNOWN, SEEN, NOW = "user-3", ["/page/1"], ["/page/5", "/elsewhere", "/page/6", "/page/6"]
 

@@ -25,7 +25,7 @@ from surf2vec.tasks.root.identity import (
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import ConfigError, DamageError
 from surf2vec.trainer.system.files import read_json, write_json
-from tests.releases import make_release, write_run_record
+from tests.roots.releases import make_release, write_run_record
 
 SERVER, OTHER = "http://mlflow.example:5000", "http://other.example"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.pushed import start_postgres
-from tests.qdrant_server import KEY, serve_qdrant
+from tests.roots.pushes import start_postgres
+from tests.servers.qdrant import KEY, serve_qdrant
 
 
 @pytest.fixture(scope="session")

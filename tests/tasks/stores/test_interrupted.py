@@ -19,12 +19,12 @@ from surf2vec.tasks.stores.places import open_store
 from surf2vec.tasks.stores.push import roll_back
 from surf2vec.tasks.users.tombstones import Tombstones
 from surf2vec.trainer.errors import InputError
-from tests.pushed import SECOND, USERS, as_lists, push_to, read_served, write_release
+from tests.roots.pushes import SECOND, USERS, as_lists, push_to, read_served, write_release
 
 
 def kill_push(url: str, folder: Path, point: str) -> None:
     """A push of r2 in another process, killed at a point."""
-    done = subprocess.run([sys.executable, "-m", "tests.killed_push", url, str(folder), point], check=False)
+    done = subprocess.run([sys.executable, "-m", "tests.faults.push_kill", url, str(folder), point], check=False)
     assert done.returncode == -signal.SIGKILL
 
 

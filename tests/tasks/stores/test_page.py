@@ -7,7 +7,7 @@ from typing import Any
 import psycopg2
 import pytest
 
-from tests.pushed import USERS, push_to, write_release
+from tests.roots.pushes import USERS, push_to, write_release
 
 PAGE = (Path(__file__).parents[3] / "docs" / "stores.md").read_text(encoding="utf-8")
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

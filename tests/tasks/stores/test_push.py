@@ -15,10 +15,10 @@ from surf2vec.tasks.stores.places import Change, open_store
 from surf2vec.tasks.stores.push import compare, make_rows, open_release, roll_back
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.events import ignore_event
-from tests.ingested import take_in, write_log
-from tests.pushed import ITEMS, SECOND, USERS, as_lists, push_to, read_served, write_release
-from tests.releases import STORAGES, make_release, write_run_record
-from tests.series import bytes_of
+from tests.roots.ingest import take_in, write_log
+from tests.roots.pushes import ITEMS, SECOND, USERS, as_lists, push_to, read_served, write_release
+from tests.roots.release_series import bytes_of
+from tests.roots.releases import STORAGES, make_release, write_run_record
 
 
 def test_what_is_new_changed_and_gone() -> None:

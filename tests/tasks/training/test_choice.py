@@ -20,7 +20,7 @@ from surf2vec.trainer.system.files import read_json, write_json
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
 from surf2vec.trainer.training.vectors import TRAIL_WEIGHT, BothParts, weight_of
-from tests.corpora import write_corpus
+from tests.data.corpora import write_corpus
 from tests.tasks.corpus.test_order import walk
 
 

@@ -12,7 +12,7 @@ from surf2vec.trainer.store.generation import Generation, open_generation
 from surf2vec.trainer.store.tokens import Corpus
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
-from tests.corpora import describe_anew, planted_histories, write_corpus
+from tests.data.corpora import describe_anew, planted_histories, write_corpus
 
 CONFIG = TrainConfig(vector_size=16, epochs=3, threads=1)
 KNOWN = [

@@ -15,7 +15,7 @@ from surf2vec.trainer.events import ignore_event
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
-from tests.corpora import write_corpus
+from tests.data.corpora import write_corpus
 from tests.tasks.corpus.test_order import walk
 
 START = {"trail_l2": 0.1, "trail_backward": 0.5, "trail_discount": 0.2}

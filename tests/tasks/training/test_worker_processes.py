@@ -31,7 +31,7 @@ from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.training.job import Job, Schedule, identity
 from surf2vec.trainer.training.loop import StoppedError, train
 from surf2vec.trainer.workers.group import WorkerLostError
-from tests.corpora import planted_histories, write_corpus
+from tests.data.corpora import planted_histories, write_corpus
 
 CONFIG = TrainConfig(vector_size=8, epochs=30, negative=2, threads=1)
 CPU = Device("cpu")

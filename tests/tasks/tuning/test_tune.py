@@ -23,8 +23,8 @@ from surf2vec.tasks.tuning.study import Search
 from surf2vec.tasks.tuning.tune import choose_share, tune
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, InputError, ResourceError, TrainingError
-from tests.corpora import planted_histories, write_corpus
-from tests.ingested import write_log
+from tests.data.corpora import planted_histories, write_corpus
+from tests.roots.ingest import write_log
 
 TRAIN = TrainConfig(vector_size=8, epochs=3, threads=1, alpha=0.1, min_alpha=0.01, negative=5)
 NUM_USERS = 800

@@ -17,7 +17,7 @@ from surf2vec.tasks.upkeep.doctor import examine
 from surf2vec.trainer.events import ignore_event
 from surf2vec.trainer.system.files import describe_file, read_json, write_json
 from tests.flows.test_nightly import write_logs
-from tests.releases import make_release
+from tests.roots.releases import make_release
 
 
 @pytest.fixture

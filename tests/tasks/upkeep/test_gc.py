@@ -25,10 +25,10 @@ from surf2vec.trainer.errors import InputError, ResourceError
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.writer import lock_store, pin_generation
 from surf2vec.trainer.system.files import write_json
-from tests.dying import run_dying
-from tests.releases import draw_generation, export_release, make_corpus, make_release, write_run_record
+from tests.faults.exits import run_dying
+from tests.roots.releases import draw_generation, export_release, make_corpus, make_release, write_run_record
+from tests.roots.training import make_trained, rows_by_user
 from tests.tasks.upkeep.test_repartition import snapshot
-from tests.trained import make_trained, rows_by_user
 
 CONFIG = PublishConfig(keep_releases=2)
 RELEASES = ("r1", "r2", "r3", "r4", "r5", "r6")

@@ -32,10 +32,10 @@ from surf2vec.trainer.system.files import read_json, write_json
 from surf2vec.trainer.training import preparation
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
-from tests.corpora import user_hash
+from tests.data.corpora import user_hash
 from tests.flows.test_nightly import write_logs
-from tests.ingested import check_events, read_events
-from tests.trained import MEMORY_BYTES, make_trained, prepare, rows_by_user, train_root
+from tests.roots.ingest import check_events, read_events
+from tests.roots.training import MEMORY_BYTES, make_trained, prepare, rows_by_user, train_root
 
 
 def change(root: Root, partitions: int | None, memory_bytes: int = MEMORY_BYTES) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from surf2vec.tasks.root.run import Root, lock_root
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.writer import pin_generation
 from surf2vec.trainer.system.files import read_json
-from tests.dying import run_dying, start
+from tests.faults.exits import run_dying, start
+from tests.roots.training import make_trained, rows_by_user
 from tests.tasks.upkeep.test_repartition import change, complaints, copy, snapshot
-from tests.trained import make_trained, rows_by_user
 
 BEFORE, AFTER = 1, 2
 

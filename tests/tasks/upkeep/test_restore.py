@@ -29,12 +29,12 @@ from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.store.writer import open_pinned
 from surf2vec.trainer.system.files import read_json, write_json
-from tests.dying import run_dying
-from tests.releases import STORAGES, make_release, write_run_record
-from tests.served import deliver, make_served
-from tests.stores import read_item_table
+from tests.faults.exits import run_dying
+from tests.roots.releases import STORAGES, make_release, write_run_record
+from tests.roots.serving import deliver, make_served
+from tests.roots.store_contents import read_item_table
+from tests.roots.training import MEMORY_BYTES, rows_by_user
 from tests.tasks.upkeep.test_repartition import snapshot
-from tests.trained import MEMORY_BYTES, rows_by_user
 
 URI = "models:/surf2vec-users@champion"
 

@@ -12,7 +12,7 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.users.pseudonyms import fingerprint, keyed_digest, pseudonym
 from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.system.files import read_json
-from tests.ingested import read_events, take_in, write_log
+from tests.roots.ingest import read_events, take_in, write_log
 
 KEYED = IngestConfig(user_key_env="USER_KEY")
 

@@ -16,7 +16,7 @@ from surf2vec.trainer.kernels.first_rows import begin_items
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
-from tests.corpora import planted_histories, write_corpus
+from tests.data.corpora import planted_histories, write_corpus
 
 CONFIG = TrainConfig(parts="interest", vector_size=8, epochs=1, threads=1)
 

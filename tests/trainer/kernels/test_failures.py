@@ -17,7 +17,7 @@ from surf2vec.trainer.kernels.device import Accelerator
 from surf2vec.trainer.kernels.failures import explain_failures
 from surf2vec.trainer.training import loop
 from surf2vec.trainer.training.preparation import try_kernel, warm_up
-from tests.corpora import planted_histories, write_corpus
+from tests.data.corpora import planted_histories, write_corpus
 from tests.trainer.kernels.test_gpu import gpu, triton
 
 CONFIG = TrainConfig(parts="interest", vector_size=4, negative=2)

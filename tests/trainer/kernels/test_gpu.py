@@ -27,9 +27,9 @@ from surf2vec.trainer.kernels.first_rows import round_to_bfloat16
 from surf2vec.trainer.kernels.signature import Pass
 from surf2vec.trainer.model.objectives import make_sampling
 from surf2vec.trainer.model.rows import Items, Rows
-from tests.lockstep import lane_spread
-from tests.lockstep import middle_rows as make_rows
 from tests.trainer.kernels import reference
+from tests.trainer.kernels.lockstep import lane_spread
+from tests.trainer.kernels.lockstep import middle_rows as make_rows
 
 HAS_GPU = torch.cuda.is_available()
 TOLERANCE = 2e-4 if HAS_GPU else 2e-6  # a GPU's exp, division and root are approximate

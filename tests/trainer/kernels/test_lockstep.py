@@ -10,8 +10,8 @@ import torch
 
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.kernels import signature
-from tests.lockstep import lane_spread, make_launch, make_tile_launch, simulate
 from tests.trainer.kernels import reference
+from tests.trainer.kernels.lockstep import lane_spread, make_launch, make_tile_launch, simulate
 from tests.trainer.kernels.test_gpu import TOLERANCE, make_rows, make_work
 from tests.trainer.training.test_device_races import one_thread
 

@@ -23,7 +23,7 @@ from surf2vec.trainer.model.trees import (
     tree_bytes,
     two_level_tree,
 )
-from tests.tree_shapes import expected_rows, path_lengths
+from tests.trainer.model.tree_shapes import expected_rows, path_lengths
 
 Build = Callable[[NDArray[np.int64]], Tree]
 

@@ -14,7 +14,7 @@ from surf2vec.trainer.plan.sizes import Work
 from surf2vec.trainer.system.units import parse_bytes
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
-from tests.corpora import planted_histories, write_corpus
+from tests.data.corpora import planted_histories, write_corpus
 
 RATES = Rates(1000.0, 100.0, 100.0)
 

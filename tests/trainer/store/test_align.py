@@ -14,8 +14,8 @@ from surf2vec.trainer.store.align import Rotation, align_generation, find_rotati
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
-from tests.corpora import planted_histories, write_corpus
-from tests.stores import read_item_table
+from tests.data.corpora import planted_histories, write_corpus
+from tests.roots.store_contents import read_item_table
 
 
 def rotation_of(rng: np.random.Generator, dims: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from surf2vec.trainer.store.upkeep import erase_rows
 from surf2vec.trainer.store.writer import Writer, remove_unreferenced
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
-from tests.corpora import planted_histories, write_corpus
+from tests.data.corpora import planted_histories, write_corpus
 
 
 @pytest.fixture

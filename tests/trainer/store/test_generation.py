@@ -23,7 +23,7 @@ from surf2vec.trainer.store.writer import (
     remove_unreferenced,
     unpin_generations,
 )
-from tests.stores import read_item_table
+from tests.roots.store_contents import read_item_table
 
 SIZES = {"partitions": 2, "num_items": 3, "num_blocks": 1, "vector_size": 4, "config": {"vector_size": 4}}
 

@@ -8,7 +8,7 @@ import pytest
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.store.tokens import open_corpus, whole_window
 from surf2vec.trainer.system.memory import PAGE_BYTES, make_pages
-from tests.corpora import user_hash, write_corpus
+from tests.data.corpora import user_hash, write_corpus
 
 HISTORIES = {"ann": [0, 1, 0, 2, 2, 1], "bob": [3, 3], "cid": [1, 2], "dot": [4]}
 

@@ -26,10 +26,10 @@ from surf2vec.trainer.training.device_memory import Place
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import StoppedError, train
 from surf2vec.trainer.training.slots import Slots
-from tests.corpora import planted_histories, write_corpus
-from tests.late_device import LateDevice
-from tests.stores import assert_same_bits
+from tests.data.corpora import planted_histories, write_corpus
+from tests.roots.store_contents import assert_same_bits
 from tests.trainer.kernels.test_gpu import HAS_GPU, gpu, is_interpreted
+from tests.trainer.training.late_device import LateDevice
 from tests.trainer.training.test_loop import divided
 
 CONFIG = TrainConfig(parts="interest", vector_size=3, epochs=2, threads=1, alpha=0.1, negative=2, sample=0)

@@ -1,6 +1,7 @@
 """Workers on GPUs exchange item rows in the stream that trains them, so that no sum overwrites steps made meanwhile.
 
-One worker alone exchanges with nobody: that must change nothing, whatever the device does when (tests/late_device.py).
+One worker alone exchanges with nobody: that must change nothing, whatever the device does when
+(tests/trainer/training/late_device.py).
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from surf2vec.trainer.training import device_engine, loop
 from surf2vec.trainer.training.device_engine import DeviceEngine
 from surf2vec.trainer.training.team import Requests, Team
 from surf2vec.trainer.workers.exchange import Exchange
-from tests.late_device import LateDevice
+from tests.trainer.training.late_device import LateDevice
 from tests.trainer.training.test_device_engine import (
     Copied,
     copied,

@@ -20,11 +20,11 @@ from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.training import device_engine, loop
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import StoppedError, train
-from tests.corpora import planted_histories, write_corpus
-from tests.late_device import LateDevice
-from tests.lockstep import held_out_hits, kernel_in_flight, make_launch
-from tests.stores import assert_same_bits
+from tests.data.corpora import planted_histories, write_corpus
+from tests.roots.store_contents import assert_same_bits
+from tests.trainer.kernels.lockstep import held_out_hits, kernel_in_flight, make_launch
 from tests.trainer.kernels.test_gpu import HAS_GPU, gpu
+from tests.trainer.training.late_device import LateDevice
 from tests.trainer.training.test_device_engine import corpus_dir, interpret, make_job, staying, use_device
 from tests.trainer.training.test_loop import divided
 

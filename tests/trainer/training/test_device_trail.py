@@ -16,9 +16,9 @@ from surf2vec.trainer.kernels.first_rows import begin_trail
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.training import device_engine
 from surf2vec.trainer.training.loop import StoppedError, train
-from tests.corpora import planted_histories, write_corpus
-from tests.late_device import LateDevice
-from tests.stores import assert_same_bits
+from tests.data.corpora import planted_histories, write_corpus
+from tests.roots.store_contents import assert_same_bits
+from tests.trainer.training.late_device import LateDevice
 from tests.trainer.training.test_device_engine import (
     CONFIG,
     exact,

@@ -17,8 +17,8 @@ from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.training.infer import freeze_items, infer_parts, infer_vectors, refit_held_out
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
-from tests.corpora import planted_histories, write_corpus
-from tests.stores import read_item_table
+from tests.data.corpora import planted_histories, write_corpus
+from tests.roots.store_contents import read_item_table
 from tests.trainer.training.test_loop import divided
 
 CONFIG = TrainConfig(vector_size=16, epochs=20, threads=1, alpha=0.1, negative=5)

@@ -10,8 +10,8 @@ from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest, write_manifest
 from surf2vec.trainer.training.loop import train
 from surf2vec.trainer.training.redivide import join_item_blocks
-from tests.corpora import planted_histories, write_corpus
-from tests.stores import read_item_table
+from tests.data.corpora import planted_histories, write_corpus
+from tests.roots.store_contents import read_item_table
 from tests.trainer.training.test_loop import divided, make_job
 
 

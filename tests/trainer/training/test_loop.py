@@ -19,8 +19,8 @@ from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.system.units import parse_bytes
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import StoppedError, train
-from tests.corpora import planted_histories, write_corpus
-from tests.stores import assert_same_bits, find_topics, read_item_table
+from tests.data.corpora import planted_histories, write_corpus
+from tests.roots.store_contents import assert_same_bits, find_topics, read_item_table
 
 CONFIG = TrainConfig(vector_size=16, epochs=4, threads=1, alpha=0.1, negative=5)
 

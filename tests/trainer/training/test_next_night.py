@@ -26,8 +26,8 @@ from surf2vec.trainer.training.next_night import (
     begin_night,
     fold_night,
 )
-from tests.corpora import planted_histories, user_hash, write_corpus
-from tests.stores import read_item_table, read_tables
+from tests.data.corpora import planted_histories, user_hash, write_corpus
+from tests.roots.store_contents import read_item_table, read_tables
 
 ITEMS, NEW_ITEMS, PARTITIONS = 60, 4, 4
 NO_NEW_ITEMS = [np.empty((0, 8), np.float32)] * 3

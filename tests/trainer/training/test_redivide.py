@@ -23,9 +23,9 @@ from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import StoppedError, train
 from surf2vec.trainer.training.record import Load, Record, begin_epoch_anew, read_record
 from surf2vec.trainer.training.redivide import epochs_done
-from tests.corpora import planted_histories, write_corpus
-from tests.stores import find_topics, read_item_table
-from tests.torchrun import PATIENCE_SECONDS, read_position, run_workers, start_machine, start_workers
+from tests.data.corpora import planted_histories, write_corpus
+from tests.roots.store_contents import find_topics, read_item_table
+from tests.servers.torchrun import PATIENCE_SECONDS, read_position, run_workers, start_machine, start_workers
 from tests.trainer.training.test_loop import divided, make_job
 
 EPOCHS = 12

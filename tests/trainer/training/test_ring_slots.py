@@ -12,7 +12,7 @@ from surf2vec.trainer.store.layout import shapes_of_items
 from surf2vec.trainer.system.memory import Bytes
 from surf2vec.trainer.training.slots import RingSlots
 from surf2vec.trainer.workers.group import Workers
-from tests.together import Threads
+from tests.trainer.workers.thread_group import Threads
 
 
 class Blocks(RingSlots):

@@ -21,7 +21,7 @@ from surf2vec.trainer.training.vectors import (
     read_item_vectors,
     weight_of,
 )
-from tests.corpora import planted_histories, write_corpus
+from tests.data.corpora import planted_histories, write_corpus
 
 
 def make(tmp_path: Path, **settings: object) -> tuple[Corpus, Generation, Job]:

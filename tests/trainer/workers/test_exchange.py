@@ -8,7 +8,7 @@ import torch
 
 from surf2vec.trainer.workers.exchange import Exchange
 from surf2vec.trainer.workers.group import Workers
-from tests.together import Threads
+from tests.trainer.workers.thread_group import Threads
 
 
 def change_and_exchange(workers: Workers, staleness: int, turns: int) -> tuple[torch.Tensor, Exchange, torch.Tensor]:

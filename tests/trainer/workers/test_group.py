@@ -13,9 +13,9 @@ from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
 from surf2vec.trainer.workers.group import find_each_other
-from tests.corpora import planted_histories, write_corpus
-from tests.stores import assert_same_bits, find_topics
-from tests.torchrun import run_and_kill, run_workers
+from tests.data.corpora import planted_histories, write_corpus
+from tests.roots.store_contents import assert_same_bits, find_topics
+from tests.servers.torchrun import run_and_kill, run_workers
 
 CONFIG = TrainConfig(vector_size=16, epochs=12, threads=1, alpha=0.1, negative=5, commit_seconds=0.2)
 

@@ -1,0 +1,261 @@
+"""Commands of power losses that use MLflow: their worlds, what they do, and what must come of it. See `commands`."""
+
+from pathlib import Path
+from typing import Any
+
+from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.root.run import FORGET, Root, lock_root, open_root
+from surf2vec.trainer.events import ignore_event
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.writer import lock_store
+from surf2vec.trainer.system.files import read_json
+from tests.data.corpora import planted_histories
+from tests.faults.power_loss.worlds import PUBLISH, list_files, logs_of, run_ingest_one
+from tests.roots.ingest import read_events, write_log
+from tests.roots.training import MEMORY_BYTES, rows_by_user
+
+GONE = "user-11"
+MODEL = "models:/surf2vec-users@champion"
+
+
+def prepare_register(world: Path) -> None:
+    from tests.roots.nights import FIRST, commit_generation, export_release, make_corpus, make_night
+
+    root = open_root(world / "root")
+    run_ingest_one(world)
+    make_night(root, "r1", FIRST, PUBLISH)
+    corpus_dir = make_corpus(root, 10, 2, "window-r2")
+    commit_generation(root, corpus_dir, seed=2)
+    export_release(root, "r2", corpus_dir, open_generation(root.store))
+
+
+def run_register(world: Path) -> None:
+    from tests.roots.nights import PASSED, make_night
+
+    make_night(Root(world / "root"), "r2", PASSED, PUBLISH)
+
+
+def read_registry(world: Path) -> Any:
+    """Versions with their tags, aliases, the files of each version's copy, the records; no times and no random ids."""
+    from surf2vec.tasks.registry import tracking
+    from surf2vec.tasks.registry.faults import find_faults
+
+    root = Root(world / "root")
+    found = tracking.get_registered(root.tracking_uri, PUBLISH.model_name)
+    versions = []
+    for version in found.versions:
+        folder = tracking.find_folder(root.tracking_uri, version)
+        assert not list(find_faults(folder, version.tags))
+        files = list_files(folder / "artifacts") if folder and (folder / "artifacts").exists() else {}
+        timed = ("_at", "state_sha256")
+        tags = {name: value for name, value in version.tags.items() if not name.endswith(timed)}
+        files = {name: digest for name, digest in files.items() if name != "state/manifest.json"}
+        versions.append((version.number, tags, sorted(set(version.tags) - set(tags)), files))
+    records = {path.parent.name: read_run_record(path) for path in root.path.glob("runs/*/run.json")}
+    copies = len(tracking.list_copies(root.tracking_uri))
+    return versions, found.aliases, records, copies, list_files(root.path / "export"), list_store(root)
+
+
+def read_run_record(path: Path) -> Any:
+    record = read_json(path)
+    registered = record["steps"].get("register") or {}
+    alias = {name: registered.get(name) for name in ("alias", "model_version")}
+    gate = {name: value for name, value in (record["steps"].get("gate") or {}).items() if name != "champion"}
+    # The gate's champion is left out: tests.roots.nights judges by who serves now.
+    return (
+        alias,
+        sorted(record["steps"]),
+        len(record.get("promotions") or []),
+        gate,
+    )
+
+
+def list_store(root: Root) -> Any:
+    return sorted(name for name in list_files(root.store, with_bytes=False))
+
+
+def prepare_promote(world: Path) -> None:
+    from tests.roots.nights import HELD
+
+    make_two_nights(world, HELD)
+
+
+def make_two_nights(world: Path, second: Any) -> None:
+    """A root with a night that serves, and a second one as judged by `second`; three releases are kept."""
+    from tests.roots.nights import FIRST, make_night
+
+    publish = PublishConfig(keep_releases=3)
+    root = open_root(world / "root")
+    run_ingest_one(world)
+    make_night(root, "r1", FIRST, publish)
+    make_night(root, "r2", second, publish)
+
+
+def run_promote(world: Path) -> None:
+    from surf2vec.tasks.registry.promotion import promote
+
+    promote(Root(world / "root"), PUBLISH, None, "the data is right")
+
+
+def prepare_rollback(world: Path) -> None:
+    from tests.roots.nights import PASSED
+
+    make_two_nights(world, PASSED)
+
+
+def run_rollback(world: Path) -> None:
+    from surf2vec.tasks.registry.promotion import rollback
+
+    rollback(Root(world / "root"), PUBLISH, None)
+
+
+def prepare_gc(world: Path) -> None:
+    from tests.roots.nights import FIRST, PASSED, make_night
+
+    publish = PublishConfig(keep_releases=9)
+    root = open_root(world / "root")
+    run_ingest_one(world)
+    for number in range(1, 5):
+        make_night(root, f"r{number}", PASSED if number > 1 else FIRST, publish)
+
+
+def run_gc(world: Path) -> None:
+    from surf2vec.tasks.upkeep.gc import collect_garbage
+
+    root = Root(world / "root")
+    with lock_root(root, "gc"), lock_store(root.store):
+        collect_garbage(root, PUBLISH, False)
+
+
+def read_gc(world: Path) -> Any:
+    root = world / "root"
+    names = [name for name in list_files(root, with_bytes=False) if not name.startswith("mlartifacts/")]
+    folders = len(list(root.glob("mlartifacts/models/*")))
+    return read_registry(world)[:2], names, folders
+
+
+def prepare_forget(world: Path) -> None:
+    from tests.roots.serving import make_served
+
+    make_served(world / "root", PublishConfig(), ("r1",), num_users=30)
+
+
+def run_forget(world: Path) -> None:
+    from surf2vec.tasks.forgetting.forget import forget
+
+    root = Root(world / "root")
+    with lock_root(root, FORGET), lock_store(root.store):
+        forget(root, [GONE], PublishConfig(), MEMORY_BYTES)
+
+
+def read_forget(world: Path) -> Any:
+    from surf2vec.tasks.registry import tracking
+    from tests.roots.serving import champion_vectors
+
+    root = Root(world / "root")
+    users = champion_vectors(root, PublishConfig())
+    assert GONE not in users
+    assert not root.forgetting.exists()
+    events = read_events(root.path)
+    assert GONE not in {user for user, *_ in events}
+    found = tracking.get_registered(root.tracking_uri, PUBLISH.model_name)
+    versions = [(one.number, one.tags["release"]) for one in found.versions]
+    exports = [path.name for path in sorted((root.path / "export").iterdir())]
+    return users, rows_by_user(root), events, versions, found.aliases, exports, list_store(root)
+
+
+def prepare_pull(world: Path) -> None:
+    """An older release was pulled before, so that it is replaced."""
+    from tests.roots.nights import FIRST, PASSED, make_night
+
+    root = open_root(world / "root")
+    run_ingest_one(world)
+    make_night(root, "r1", FIRST, PublishConfig(keep_releases=3))
+    run_pull(world)
+    make_night(root, "r2", PASSED, PublishConfig(keep_releases=3))
+
+
+def run_pull(world: Path) -> None:
+    from surf2vec.tasks.registry.pull import pull
+
+    pull(MODEL, world / "out", Root(world / "root").tracking_uri)
+
+
+def read_pull(world: Path) -> Any:
+    return list_files(world / "out"), sorted(path.name for path in world.iterdir())
+
+
+def prepare_restore(world: Path) -> None:
+    from tests.roots.serving import make_served
+
+    make_served(world / "lost", PublishConfig(), ("r1",), num_users=30)
+
+
+def run_restore(world: Path) -> None:
+    from surf2vec.flows.cli.options import Call
+    from surf2vec.flows.cli.roots import restore
+    from surf2vec.flows.config import PipelineConfig
+
+    restore(Call(world / "root", PipelineConfig(), ignore_event), MODEL, Root(world / "lost").tracking_uri)
+
+
+def read_restore(world: Path) -> Any:
+    root = Root(world / "root")
+    names = list(list_files(root.path, with_bytes=False))
+    return rows_by_user(root), list_files(root.path / "export"), list_files(root.path / "store"), names
+
+
+# nights
+
+NIGHT = [
+    "train.epochs=2", "train.vector_size=8", "train.threads=1", "train.negative=5", "ingest.min_item_users=1",
+    "ingest.min_item_events=1", "store.partitions=2", "window_days=9", "gate.newest_day_events=0", "gate.hit_at_10_drop=1",
+    "gate.kept=0",
+]  # fmt: skip
+HISTORIES = planted_histories(60)
+
+
+def write_night(world: Path, day: int) -> None:
+    lines = [
+        f"{user},https://a.org/s{item % 4}/{item},2026-01-{day:02d}T00:{n:02d}:00Z"
+        for user in list(HISTORIES)[:: 1 if day == 1 else 6]
+        for n, item in enumerate(HISTORIES[user][day - 1 :: 2])
+    ]
+    write_log(logs_of(world) / f"day-{day:02d}.csv", *lines)
+
+
+def run_night(world: Path) -> None:
+    from surf2vec.flows.config import load_config
+    from surf2vec.flows.night import make_night
+
+    make_night(world / "root", [f"{logs_of(world)}/*.csv"], config=load_config(None, NIGHT))
+
+
+def prepare_first_night(world: Path) -> None:
+    write_night(world, 1)
+
+
+def prepare_second_night(world: Path) -> None:
+    write_night(world, 1)
+    run_night(world)
+    write_night(world, 2)
+
+
+def read_night(world: Path) -> Any:
+    """The registry without the files of its copies, and the vectors of the release that serves."""
+    from tests.roots.serving import champion_vectors
+
+    root = Root(world / "root")
+    versions, aliases, records, copies, *_ = read_registry(world)
+    told = [(number, tags.get("release"), tags.get("gate")) for number, tags, *_ in versions]
+    steps = {name: (alias, done) for name, (alias, done, *_) in records.items()}
+    return told, aliases, steps, copies, champion_vectors(root, PUBLISH), rows_by_user(root), read_events(root.path)
+
+
+def read_vectors(world: Path) -> Any:
+    return rows_by_user(Root(world / "root"))
+
+
+def read_versions(world: Path) -> Any:
+    versions, aliases, *_ = read_registry(world)
+    return versions, aliases

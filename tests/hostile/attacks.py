@@ -1,0 +1,168 @@
+"""Attacks on the privacy of a release, from its files alone: who was in the log, what somebody saw, who is who in another one.
+
+They are simple on purpose: nearest neighbours, a loss, a beam search, a rotation. What they find is a lower bound of what can be
+found.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
+
+from surf2vec.tasks.export.export import read_export
+from surf2vec.tasks.export.trail_inputs import open_trail_sums
+from surf2vec.tasks.export.trail_sums import TrailSums, scale_of
+from tests.roots.releases import read_items, read_users
+
+Floats = NDArray[np.float32]
+BOOTSTRAPS = 300
+BEAM = 30
+
+
+@dataclass(frozen=True)
+class Release:
+    """What anybody reads in a release. users float32[n, D]; items float32[V, D]; interest, trail: the columns of each part."""
+
+    names: list[str]
+    users: Floats
+    urls: list[str]
+    items: Floats
+    sums: TrailSums
+    interest: slice
+
+    @classmethod
+    def open(cls, folder: Path) -> "Release":
+        users, (urls, items) = read_users(folder), read_items(folder)
+        parts = read_export(folder).get("parts")
+        if parts is None:
+            raise SystemExit("so few events have no order, and the release no trail to attack: draw more --users")
+        interest = slice(*parts["interest"])
+        return cls(list(users), np.stack(list(users.values())), urls, items, open_trail_sums(folder), interest)
+
+    @property
+    def trail(self) -> slice:
+        return self.sums.columns
+
+    def sum_trails(self, pages: Sequence[Sequence[str]]) -> Floats:
+        """The trails of lists of pages, float32[n, D2]."""
+        return self.sums.sum_pages(self.sums.find_pages(pages))
+
+    def find_items(self, pages: Sequence[str]) -> list[int]:
+        """The rows of the pages that the release knows, without repeats in a row."""
+        known = [self.sums.numbers[page] for page in pages if page in self.sums.numbers]
+        return [row for place, row in enumerate(known) if place == 0 or known[place - 1] != row]
+
+
+def unit(rows: Floats) -> Floats:
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+
+
+def estimate_interests(release: Release, pages: Sequence[Sequence[str]]) -> Floats:
+    """The mean of the item vectors of the pages, in the columns of the interest without its bias, float32[n, D1 - 1]."""
+    items = unit(release.items[:, release.interest][:, :-1])
+    return np.stack([items[release.find_items(one)].mean(axis=0) for one in pages])
+
+
+def score_by_nearest_trail(release: Release, pages: Sequence[Sequence[str]]) -> Floats:
+    """Membership: how near the trail of these pages is to that of some user of the release, float32[n]."""
+    there, here = release.users[:, release.trail], release.sum_trails(pages)
+    distances = [np.min(np.linalg.norm(there - one, axis=1)) for one in here]
+    return -np.array(distances, np.float32)
+
+
+def score_by_nearest_interest(release: Release, pages: Sequence[Sequence[str]]) -> Floats:
+    """Membership: the greatest cosine of the estimated interest with that of a user of the release, float32[n]."""
+    there = unit(release.users[:, release.interest][:, :-1])
+    return np.max(unit(estimate_interests(release, pages)) @ there.T, axis=1)
+
+
+def score_by_loss(release: Release, pages: Sequence[Sequence[str]]) -> Floats:
+    """Membership: the mean log probability of each next page by the pages before it, float32[n]."""
+    items = release.items[:, release.trail]
+    scores = []
+    for one in pages:
+        rows = release.find_items(one)
+        histories = [[release.urls[row] for row in rows[:end]] for end in range(1, len(rows))]
+        logits = release.sum_trails(histories) @ items.T
+        top = logits.max(axis=1, keepdims=True)
+        total = top[:, 0] + np.log(np.exp(logits - top).sum(axis=1))
+        scores.append(float(np.mean(logits[np.arange(len(histories)), rows[1:]] - total)))
+    return np.array(scores, np.float32)
+
+
+def auc(members: Floats, others: Floats, seed: int = 1) -> tuple[float, float, float]:
+    """The area under the curve, and its 95 % interval by bootstrap over the candidates."""
+    rng = np.random.default_rng(seed)
+    drawn = [_auc(rng.choice(members, len(members)), rng.choice(others, len(others))) for _ in range(BOOTSTRAPS)]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return _auc(members, others), float(low), float(high)
+
+
+def _auc(members: Floats, others: Floats) -> float:
+    truth = np.repeat([1, 0], [len(members), len(others)])
+    return float(roc_auc_score(truth, np.concatenate([members, others])))
+
+
+def rebuild_pages(sums: TrailSums, trail: Floats) -> list[int]:
+    """The last pages of a user, nearest first, whose sum is nearest to the trail float32[D2]: a beam search for each length."""
+    inputs, best, least = sums.inputs[:-1], list[int](), np.inf
+    squares = np.einsum("vd,vd->v", inputs, inputs)
+    for length in range(1, len(sums.lags) + 1):
+        scale = scale_of(np.array([np.sum(sums.lags[:length] ** 2)], np.float32))[0]
+        target = (trail / sums.weight - sums.bias) / scale
+        beams: list[tuple[list[int], Floats]] = [([], target)]
+        for lag in sums.lags[:length]:
+            beams = extend_beams(beams, inputs, squares, lag)
+        pages, rest = beams[0]
+        error = float(np.linalg.norm(rest) * scale)
+        if error < least - 1e-4:
+            best, least = pages, error
+    return best
+
+
+def extend_beams(
+    beams: list[tuple[list[int], Floats]], inputs: Floats, squares: Floats, lag: np.float32
+) -> list[tuple[list[int], Floats]]:
+    """The BEAM best continuations by one page each: the smallest rest, a page never the one before it."""
+    found = []
+    for pages, rest in beams:
+        errors = rest @ rest - 2 * lag * (inputs @ rest) + lag * lag * squares
+        if pages:
+            errors[pages[-1]] = np.inf
+        for row in np.argpartition(errors, min(BEAM, len(errors) - 1))[:BEAM]:
+            found.append((float(errors[row]), [*pages, int(row)], rest - lag * inputs[row]))
+    found.sort(key=lambda one: one[0])
+    return [(pages, rest) for _, pages, rest in found[:BEAM]]
+
+
+def rotation(from_rows: Floats, to_rows: Floats) -> Floats:
+    """The rotation float32[D, D] that brings rows nearest to others of the same things (orthogonal Procrustes)."""
+    left, _, right = np.linalg.svd(from_rows.T @ to_rows)
+    return (left @ right).astype(np.float32)
+
+
+def link_users(one: Release, other: Release) -> NDArray[np.intp]:
+    """For each user of one release the row of the nearest in the other: spaces are aligned by the pages that both have."""
+    urls = {url: row for row, url in enumerate(other.urls)}
+    mine = [row for row, url in enumerate(one.urls) if url in urls]
+    theirs = [urls[one.urls[row]] for row in mine]
+    similarity = np.zeros((len(one.users), len(other.users)), np.float32)
+    for a, b, rows, targets in (
+        (
+            one.users[:, one.interest],
+            other.users[:, other.interest],
+            one.items[:, one.interest],
+            other.items[:, other.interest],
+        ),
+        (one.users[:, one.trail], other.users[:, other.trail], one.sums.inputs[:-1], other.sums.inputs[:-1]),
+    ):
+        turn = rotation(rows[mine], targets[theirs])
+        similarity += unit(center(a @ turn)) @ unit(center(b)).T
+    return np.argmax(similarity, axis=1)
+
+
+def center(rows: Floats) -> Floats:
+    return rows - rows.mean(axis=0)

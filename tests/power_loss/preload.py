@@ -1,9 +1,0 @@
-"""What processes that try a disk have loaded from the beginning: modules, and compiled kernels. No thread is begun."""
-
-import warnings
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import tests.power_loss.commands
-    import tests.power_loss.trial
-    import tests.served  # noqa: F401

@@ -1,0 +1,62 @@
+"""Roots with a release that serves, made without the flow: trained, exported, registered, pinned; and what is in them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from surf2vec.tasks.config import IngestConfig, PublishConfig
+from surf2vec.tasks.export.export import EXPORT_MANIFEST
+from surf2vec.tasks.ingest.ingest import ingest
+from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.registry.releases import current_release
+from surf2vec.tasks.root.records import ExportStep, IngestStep, RegisterStep, ReportStep
+from surf2vec.tasks.root.run import Root, Run
+from surf2vec.trainer.events import ignore_event
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.writer import lock_store, pin_generation
+from surf2vec.trainer.system.files import read_json
+from tests.roots.ingest import write_log
+from tests.roots.releases import export_release, read_users, write_run_record
+from tests.roots.training import MEMORY_BYTES, prepare, train_root
+
+
+def make_served(
+    path: Path, publish: PublishConfig, releases: tuple[str, ...] = ("r1",), num_users: int = 60, **storage: Any
+) -> Root:
+    """A root whose releases, each of a training of its own (another seed), are registered; the last is the champion."""
+    root, window_id = prepare(path, 4, num_users)
+    for day, release in enumerate(releases, start=1):
+        train_root(root, window_id, seed=day)
+        register(root, release, window_id, publish, day, **storage)
+    return root
+
+
+def register(root: Root, release: str, window_id: str, publish: PublishConfig, day: int = 1, **storage: Any) -> None:
+    """The store's generation as a release: exported, registered, pinned, with the record of its run."""
+    export = export_release(root, release, root.corpus(window_id), open_generation(root.store), **storage)
+    values = {"run_id": release, "created_at": f"2026-11-{day:02d}T04:00:00+00:00", "window_id": window_id}
+    record = write_run_record(release, config={"publish": publish.model_dump(mode="json")}, **values)
+    registered = publish_release(root, publish, record, export, None)
+    steps = IngestStep(digest=""), ExportStep(), RegisterStep(**registered), ReportStep()
+    Run(root, release).amend(lambda _: record.replace(steps=record.steps.replace(*steps)))
+    with lock_store(root.store):
+        pin_generation(root.store, release)
+
+
+def champion_vectors(root: Root, publish: PublishConfig) -> dict[str, bytes]:
+    """Every user's vector in the export of the release that serves, as bytes."""
+    folder = root.export(current_release(root, publish))
+    assert (folder / EXPORT_MANIFEST).exists()
+    return {user_id: np.ascontiguousarray(vector).tobytes() for user_id, vector in read_users(folder).items()}
+
+
+def window_of(root: Root, release: str) -> str:
+    """The corpus that a release was made of."""
+    return read_json(root.export(release) / EXPORT_MANIFEST)["created_from"]["window_id"]
+
+
+def deliver(root: Root, name: str, *lines: str) -> dict[str, Any]:
+    """Ingest a log of these lines; the record of it."""
+    path = write_log(root.path.parent / "late" / name, *lines)
+    return ingest(root, [str(path)], IngestConfig(), None, MEMORY_BYTES, 1, ignore_event)
