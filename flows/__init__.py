@@ -1,4 +1,4 @@
-"""The night, its Prefect flows, and the command line."""
+"""The Prefect flows, the command line, and the demo."""
 
 import os
 

@@ -24,8 +24,8 @@ from prefect.client.schemas.objects import StateType
 from prefect.events.actions import CancelFlowRun, ChangeFlowRunState, SendNotification
 from prefect.events.schemas.automations import EventTrigger, Posture
 
-from surf2vec.flows.progress import CHAMPION_OLD, GATE_HELD, PUSH_FAILED
 from surf2vec.infra import CODE, POOL
+from surf2vec.tasks.night.reporter import CHAMPION_OLD, GATE_HELD, PUSH_FAILED
 from surf2vec.trainer.errors import ConfigError, ResourceError, SurfError
 
 PREFECT_FILE = "infra/prefect.yaml"

@@ -14,10 +14,10 @@ from typing import Any
 import polars as pl
 
 from surf2vec.flows.cli import nights, options, roots, users
-from surf2vec.flows.config import load_config
 from surf2vec.tasks.export.export import EXPORT_MANIFEST, path_of, read_export
 from surf2vec.tasks.export.form import check_tables
 from surf2vec.tasks.export.served_export import describe_token, find_other, read_token
+from surf2vec.tasks.night.config import load_config
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import InputError, SurfError
 

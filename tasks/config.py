@@ -1,6 +1,6 @@
 """The settings of each step: frozen models that refuse unknown keys.
 
-`flows/config.py` puts them together into one configuration; a step takes only the part it needs.
+`tasks/night/config.py` puts them together into one configuration; a step takes only the part it needs.
 """
 
 from typing import Annotated, ClassVar, Literal

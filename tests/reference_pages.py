@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from surf2vec.flows.cli import app
-from surf2vec.flows.settings import Setting, list_sections
+from surf2vec.tasks.night.settings import Setting, list_sections
 from surf2vec.trainer.config import TrainConfig
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import pytest
 
 import surf2vec
-from surf2vec.flows.config import PipelineConfig, flat_schema
+from surf2vec.tasks.night.config import PipelineConfig, flat_schema
 from tests.reference_pages import pages
 
 ROOT = Path(__file__).parents[1]

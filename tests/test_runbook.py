@@ -15,7 +15,7 @@ ALARMS = {
     "too_long": "infra/test_outages.py::test_a_run_that_took_too_long_commits_and_resumes",
     "gate_held": "flows/test_gate.py::test_a_night_half_delivered_is_held_back_until_a_person_lets_it_through",
     "champion_old": "flows/test_watch.py::test_after_a_rollback_the_champion_is_old_until_the_next_night",
-    "push_failed": "flows/test_push_step.py::test_a_store_that_was_away_catches_up_by_a_push_or_by_the_next_night",
+    "push_failed": "tasks/night/test_push_step.py::test_a_store_that_was_away_catches_up_by_a_push_or_by_the_next_night",
 }
 ERRORS = {
     "bad_call": "flows/test_cli.py::test_the_help_of_every_command_has_an_example_that_parses",

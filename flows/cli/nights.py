@@ -32,8 +32,8 @@ def find_finished(
     call: Call, logs: list[str], since: date | None, until: date | None, *, full: bool
 ) -> dict[str, Any] | None:  # fmt: skip
     """Return the result of a night that is complete already; None if there may be something to do."""
-    from surf2vec.flows.context import NightContext
-    from surf2vec.flows.summary import announce_run, find_finished, summarize_finished
+    from surf2vec.tasks.night.context import NightContext
+    from surf2vec.tasks.night.summary import announce_run, find_finished, summarize_finished
     from surf2vec.tasks.root.run import Root
 
     night = NightContext(Root(call.path), since, until, call.config, full)
@@ -47,8 +47,8 @@ def foresee_night(
     call: Call, logs: list[str], since: date | None, until: date | None, *, full: bool
 ) -> dict[str, Any]:  # fmt: skip
     """Return what a night would do. Like the night it checks the registry and the logs first."""
-    from surf2vec.flows.context import NightContext
-    from surf2vec.flows.dry_run import dry_run
+    from surf2vec.tasks.night.context import NightContext
+    from surf2vec.tasks.night.preview import dry_run
     from surf2vec.tasks.root.run import Root
 
     check_nights(call, logs)
@@ -88,7 +88,7 @@ def run(
         from surf2vec.flows.nightly import nightly
 
         return nightly(call.path, logs or [], *days, call.config, full)
-    from surf2vec.flows.night import make_night
+    from surf2vec.tasks.night.night import make_night
 
     return make_night(call.path, logs or [], *days, call.config, full)
 
@@ -99,19 +99,18 @@ def backfill(call: Call, logs: Logs = None, since: Since = None, until: Until = 
     check_nights(call, logs or [])
     days = since and since.date(), until and until.date()
     if os.environ.get("PREFECT_API_URL"):
-        from surf2vec.flows.backfill import backfill
+        from surf2vec.flows.nightly import backfill
 
         return backfill(call.path, logs or [], *days, call.config)
-    from surf2vec.flows.night import make_night
-    from surf2vec.flows.past_nights import make_past_nights
+    from surf2vec.tasks.night.past_nights import make_past_nights
 
-    return make_past_nights(make_night, call.path, logs or [], *days, call.config)
+    return make_past_nights(call.path, logs or [], *days, call.config)
 
 
 @command("surf2vec nights --root my-root", show_nights)
 def nights(call: Call) -> dict[str, Any]:
     """All nights of a root: quality, users, seconds, and what was held and why. Writes their page, runs/index.html."""
-    from surf2vec.tasks.queries.nights import write_nights_page
+    from surf2vec.tasks.night.page import write_nights_page
 
     return {"nights": write_nights_page(call.root, call.config.publish), "report": str(call.root.nights_page)}
 
@@ -126,7 +125,7 @@ def settings(
     json_schema: Annotated[bool, typer.Option("--json-schema", help="Print the JSON schema of --config.")] = False,
 ) -> dict[str, Any]:
     """Every setting with its default, bounds and meaning."""
-    from surf2vec.flows.settings import as_toml, list_sections, schema
+    from surf2vec.tasks.night.settings import as_toml, list_sections, schema
 
     if json_schema:
         return {"lines": json.dumps(schema(), indent=2, ensure_ascii=False).splitlines()}

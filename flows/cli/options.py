@@ -21,7 +21,7 @@ from surf2vec.trainer.errors import InputError
 from surf2vec.trainer.events import OnEvent
 
 if TYPE_CHECKING:
-    from surf2vec.flows.config import PipelineConfig
+    from surf2vec.tasks.night.config import PipelineConfig
     from surf2vec.tasks.root.run import Root
 
 Function = TypeVar("Function", bound=Callable[..., dict[str, Any]])
@@ -130,7 +130,7 @@ def command(
             parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default))
 
         def run(**values: Any) -> None:
-            from surf2vec.flows.config import load_config
+            from surf2vec.tasks.night.config import load_config
 
             short = {key: values.get(name) for name, key in _SETTINGS.items()}
             config = load_config(values.get("config"), values.get("settings") or [], short)

@@ -52,7 +52,7 @@ def infer(
 ) -> dict[str, Any]:
     """Vectors for users that the model has not seen, by the release that serves. The root's events stay as they are."""
     call.check_logs(logs)
-    from surf2vec.flows.ray_cluster import open_fan_out
+    from surf2vec.tasks.night.ray_cluster import open_fan_out
     from surf2vec.tasks.queries.infer import Inference, infer
     from surf2vec.tasks.registry.releases import current_release
 

@@ -19,7 +19,7 @@ from surf2vec.tasks.corpus.window import ends_before, list_differences
 from surf2vec.tasks.evaluation.comparison import match_items, match_unchanged
 from surf2vec.tasks.root.records import EvaluateStep, NightPlan, ReleaseBefore, RunRecord
 from surf2vec.tasks.root.run import Root
-from surf2vec.tasks.training.runs import BaseRelease, open_base
+from surf2vec.tasks.training.base import BaseRelease, open_base
 from surf2vec.tasks.training.space import begin_new_items, find_space_rotations
 from surf2vec.tasks.training.trials import VALUES
 from surf2vec.trainer.config import TrainConfig

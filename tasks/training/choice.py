@@ -24,7 +24,7 @@ from surf2vec.tasks.evaluation.evaluate import (
 from surf2vec.tasks.evaluation.scores import Scores, score_of
 from surf2vec.tasks.root.records import ChooseStep
 from surf2vec.tasks.root.run import Root
-from surf2vec.tasks.training.runs import open_base
+from surf2vec.tasks.training.base import open_base
 from surf2vec.trainer.events import OnEvent, log
 from surf2vec.trainer.store.generation import Generation, open_generation
 from surf2vec.trainer.store.manifests import next_generation

@@ -1,24 +1,25 @@
 """What a person finds in Prefect after a night: the flow, its steps, and artifacts that can be read."""
 
+import inspect
 import json
-import logging
-import socket
+import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from uuid import uuid4
+from typing import Any
 
+import httpx
 import pytest
-from prefect import flow
+from prefect import flow, task
+from prefect.artifacts import create_progress_artifact
 from prefect.client.orchestration import get_client
 from prefect.context import TaskRunContext
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from surf2vec.flows import progress
-from surf2vec.flows import step as steps
-from surf2vec.flows.artifacts import describe_night, key_of
-from surf2vec.flows.nightly import nightly
-from surf2vec.flows.progress import report_step
-from surf2vec.flows.step import is_flow_run, step
+from surf2vec.flows import nightly as flows_nightly
+from surf2vec.flows import report
+from surf2vec.flows.nightly import RETRIES, TASKS, call_task, nightly
+from surf2vec.flows.report import PrefectReporter, describe_night, key_of
 from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.night import night
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.errors import UnavailableError
 from tests.flows.test_cli import call
@@ -79,17 +80,25 @@ def test_a_line_is_printed_as_it_is_whatever_brackets_are_in_it(capsys: pytest.C
 
     @flow
     def tell() -> None:
-        with report_step("train") as on_event:
+        with PrefectReporter().step("train") as on_event:
             on_event("log", {"message": f"{message}\x1b[31m\x07\u202e"})
 
     tell()
     assert rf"{message}\x1b[31m\x07\u202e" in capsys.readouterr().err
 
 
+def test_the_tasks_are_the_steps_of_the_night_in_order_and_those_that_need_a_server_are_retried() -> None:
+    source = inspect.getsource(night.make_night)
+    order = re.findall(r"call\(steps\.(\w+)", source[source.index("steps.find_unchanged") :])
+    before = re.findall(r"call\(steps\.(\w+)", source[: source.index("steps.find_unchanged")])
+    assert [one.fn.__name__ for one in TASKS] == before + order[1:]
+    for one in TASKS:
+        assert one.retries == (6 if hasattr(one.fn, "needs_server") else 0), one.name
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("_prefect")
 def test_in_a_flow_a_step_is_a_task_that_prefect_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "WAITS", [0.0, 0.0])
     retried: list[int] = []
 
     def register() -> int:
@@ -102,27 +111,41 @@ def test_in_a_flow_a_step_is_a_task_that_prefect_retries(monkeypatch: pytest.Mon
 
     @flow
     def one_step() -> int:
-        assert is_flow_run()
-        return step("register", needs_server=True)(register)()
+        return call_task(register)
 
+    retries = RETRIES | {"retry_delay_seconds": 0}
+    monkeypatch.setattr(flows_nightly, "TASKS", [task(name="register", **retries)(register)])
     assert one_step() == 42
-    assert retried == [2, 2, 2]
-    assert not is_flow_run()
+    assert retried == [6, 6, 6]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("_prefect")
+@pytest.mark.filterwarnings("error:Artifact creation outside:FutureWarning")
 def test_a_prefect_server_that_is_away_ends_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "ARTIFACT_SECONDS", 0)
-    monkeypatch.setattr(progress, "find_logger", lambda: logging.getLogger("a test"))
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))  # bound, not listening: whoever calls is refused
-        with (
-            temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{held.getsockname()[1]}/api"}),
-            report_step("train") as on_event,
-        ):
-            on_event("progress", {"step": "train", "done": 1, "total": 3, "unit": "epochs"})
-            monkeypatch.setattr("prefect.artifacts.create_progress_artifact", lambda *told, **named: uuid4())
-            for done in (2, 3):
-                on_event("progress", {"step": "train", "done": done, "total": 3, "unit": "epochs"})
+    """The training reports from a thread of its own, which has no context of the run."""
+    monkeypatch.setattr(report, "ARTIFACT_SECONDS", 0)
+    made = []
+
+    def create(*args: Any, **named: Any) -> Any:
+        made.append(create_progress_artifact(*args, **named))
+        return made[-1]
+
+    def fail(*args: Any, **named: Any) -> Any:
+        raise httpx.ConnectError("refused")
+
+    @flow
+    def train() -> None:
+        with PrefectReporter().step("train") as on_event:
+            for done, replacement in ((1, fail), (2, create), (3, fail)):
+                name = "update_progress_artifact" if made else "create_progress_artifact"
+                monkeypatch.setattr(report.artifacts, name, replacement)
+                values = {"step": "train", "done": done, "total": 3, "unit": "epochs"}
+                with ThreadPoolExecutor(1) as pool:
+                    pool.submit(on_event, "progress", values).result()
+
+    train()
+    assert len(made) == 1
 
 
 def test_what_a_person_reads_in_prefect_makes_no_links_tables_or_html(tmp_path: Path) -> None:

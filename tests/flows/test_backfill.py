@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from surf2vec.flows.config import PipelineConfig
-from surf2vec.flows.past_nights import make_day
-from surf2vec.tasks.report.backfill import BackfillRecord, list_days
+from surf2vec.tasks.night.config import PipelineConfig
+from surf2vec.tasks.night.past_nights import BackfillRecord, list_days, make_day
 from surf2vec.tasks.report.nights import write_nights_report
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.errors import InputError

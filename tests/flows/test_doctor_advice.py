@@ -10,9 +10,9 @@ import pytest
 
 from surf2vec.flows.cli.options import Call
 from surf2vec.flows.cli.roots import pull as pull_release
-from surf2vec.flows.config import load_config
-from surf2vec.flows.night import make_night
 from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.night.config import load_config
+from surf2vec.tasks.night.night import make_night
 from surf2vec.tasks.registry import mlflow_runs, tracking
 from surf2vec.tasks.registry.promotion import promote, read_registry
 from surf2vec.tasks.root.run import Root, Run

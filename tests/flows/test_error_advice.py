@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from surf2vec.flows import steps
 from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.night import steps
 from surf2vec.tasks.registry.promotion import promote, read_registry
 from surf2vec.tasks.root.run import Root, Run
 from tests.flows.test_doctor_advice import HISTORIES, deliver, run

@@ -12,8 +12,8 @@ import pytest
 
 from surf2vec.flows.cli.options import Call
 from surf2vec.flows.cli.users import explain, forget
-from surf2vec.flows.config import PipelineConfig, load_config
 from surf2vec.tasks.ingest.ingest import ingest
+from surf2vec.tasks.night.config import PipelineConfig, load_config
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.users.pseudonyms import pseudonym
 from surf2vec.trainer.errors import ConfigError

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from surf2vec.flows import deployments
+from surf2vec.flows import nightly
 from surf2vec.flows.cli import app, users
 from surf2vec.trainer.errors import LeftElsewhereError
 
@@ -41,6 +41,6 @@ def test_it_is_no_clean_success_and_the_proof_is_printed(
 
 def test_the_deployments_run_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(users, "forget", lambda *asked: RESULT)
-    monkeypatch.setattr(deployments, "report_step", lambda name: nullcontext())
+    monkeypatch.setattr(nightly.PrefectReporter, "step", lambda self, name: nullcontext())
     with pytest.raises(LeftElsewhereError, match="not ours, still has 2 of these users"):
-        deployments.forget.fn(tmp_path, tmp_path / "ids.txt")
+        nightly.forget.fn(tmp_path, tmp_path / "ids.txt")

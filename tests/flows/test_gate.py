@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from surf2vec.flows import steps
-from surf2vec.flows.config import load_config
-from surf2vec.flows.night import make_night
 from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.night import steps
+from surf2vec.tasks.night.config import load_config
+from surf2vec.tasks.night.night import make_night
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.promotion import promote, read_registry, rollback
 from surf2vec.tasks.registry.tracking import MlflowClient

@@ -8,8 +8,8 @@ import pytest
 
 from surf2vec.flows.cli.options import Call
 from surf2vec.flows.cli.roots import doctor, repartition
-from surf2vec.flows.config import load_config
-from surf2vec.flows.night import make_night
+from surf2vec.tasks.night.config import load_config
+from surf2vec.tasks.night.night import make_night
 from surf2vec.trainer.events import ignore_event
 from surf2vec.trainer.store.generation import open_generation
 from tests.flows.test_nightly import write_logs

@@ -9,8 +9,8 @@ import pytest
 
 from surf2vec.flows.cli.options import Call
 from surf2vec.flows.cli.stores import push
-from surf2vec.flows.config import PipelineConfig
 from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.night.config import PipelineConfig
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import InputError
 from surf2vec.trainer.events import ignore_event

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from surf2vec.flows import steps
 from surf2vec.flows.cli.options import Call
 from surf2vec.flows.cli.roots import gc
-from surf2vec.flows.config import load_config
 from surf2vec.infra.services import Service, find_port, responds
 from surf2vec.infra.stack import QUIET
 from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.night import steps
+from surf2vec.tasks.night.config import load_config
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.root.identity import read_root_id
 from surf2vec.tasks.root.run import Root

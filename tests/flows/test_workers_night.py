@@ -14,8 +14,8 @@ from prefect.client.orchestration import get_client
 
 from surf2vec.flows.cli.options import Call
 from surf2vec.flows.cli.roots import doctor
-from surf2vec.flows.config import load_config
 from surf2vec.flows.nightly import nightly
+from surf2vec.tasks.night.config import load_config
 from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest
 from surf2vec.trainer.store.writer import lock_store

@@ -11,12 +11,12 @@ from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
 
-from surf2vec.flows import night
-from surf2vec.flows.artifacts import describe_night
 from surf2vec.flows.cli.options import print_result
 from surf2vec.flows.cli.show import show_explained, show_similar
-from surf2vec.flows.config import load_config
+from surf2vec.flows.report import describe_night
 from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.night import night
+from surf2vec.tasks.night.config import load_config
 from surf2vec.tasks.queries.explain import explain_user
 from surf2vec.tasks.queries.similar import similar_users
 from surf2vec.tasks.root.run import Root, Run

@@ -16,8 +16,9 @@ import pytest
 from prefect import flow
 from prefect.client.schemas.objects import FlowRun
 
-from surf2vec.flows.progress import GATE_HELD, raise_alarm
+from surf2vec.flows.report import PrefectReporter
 from surf2vec.infra.stack import Stack
+from surf2vec.tasks.night.reporter import GATE_HELD
 from tests.flows.test_nightly import write_logs
 from tests.infra.browser import PROGRAM, Browser, field, saying
 from tests.infra.listener import SECRET_PATH, Listener
@@ -176,7 +177,12 @@ def test_an_old_champion_and_a_held_night_are_told(nights: Nights, listener: Lis
     watched = nights.start("watch/watch", root=str(tmp_path), config=config)
     nights.wait_for_state(watched, "Completed")
     assert "is 10.0 days old" in listener.wait_for("champion_old", "serves and")["text"]
-    flow(raise_alarm)(GATE_HELD, "0badf00d", held_by="hit_at_10, drift")
+
+    @flow
+    def hold() -> None:
+        PrefectReporter().raise_alarm(GATE_HELD, "0badf00d", held_by="hit_at_10, drift")
+
+    hold()
     assert listener.wait_for("gate_held", "0badf00d")["text"].endswith("was held back by hit_at_10, drift")
 
 

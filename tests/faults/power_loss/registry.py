@@ -194,7 +194,7 @@ def prepare_restore(world: Path) -> None:
 def run_restore(world: Path) -> None:
     from surf2vec.flows.cli.options import Call
     from surf2vec.flows.cli.roots import restore
-    from surf2vec.flows.config import PipelineConfig
+    from surf2vec.tasks.night.config import PipelineConfig
 
     restore(Call(world / "root", PipelineConfig(), ignore_event), MODEL, Root(world / "lost").tracking_uri)
 
@@ -225,8 +225,8 @@ def write_night(world: Path, day: int) -> None:
 
 
 def run_night(world: Path) -> None:
-    from surf2vec.flows.config import load_config
-    from surf2vec.flows.night import make_night
+    from surf2vec.tasks.night.config import load_config
+    from surf2vec.tasks.night.night import make_night
 
     make_night(world / "root", [f"{logs_of(world)}/*.csv"], config=load_config(None, NIGHT))
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from surf2vec.flows.config import load_config
 from surf2vec.tasks.ingest.rejects import list_rejects
+from surf2vec.tasks.night.config import load_config
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import DamageError, InputError, RejectedError
 from tests.roots.ingest import read_events, take_in, write_log

@@ -17,12 +17,12 @@ import surf2vec.tasks.queries.infer
 from surf2vec.flows.cli.options import Call
 from surf2vec.flows.cli.users import infer as infer_by_command
 from surf2vec.flows.cli.users import similar
-from surf2vec.flows.config import PipelineConfig
 from surf2vec.tasks.config import ColumnsConfig, EvaluateConfig, IngestConfig
 from surf2vec.tasks.corpus.build import build_corpus
 from surf2vec.tasks.corpus.window import CorpusRequest
 from surf2vec.tasks.export.export import Export, export_vectors
 from surf2vec.tasks.ingest.ingest import ingest
+from surf2vec.tasks.night.config import PipelineConfig
 from surf2vec.tasks.queries.infer import Inference, infer
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.users.pseudonyms import pseudonym

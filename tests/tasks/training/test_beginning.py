@@ -11,8 +11,8 @@ from surf2vec.tasks.registry.promotion import find_champion
 from surf2vec.tasks.root.records import ReleaseBefore
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.training import beginning
+from surf2vec.tasks.training.base import BaseRelease, open_base
 from surf2vec.tasks.training.beginning import NightRequest, plan_night, why_full
-from surf2vec.tasks.training.runs import BaseRelease, open_base
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.system.files import write_json

@@ -14,9 +14,9 @@ import surf2vec.tasks.tuning.study
 import surf2vec.tasks.tuning.tune
 from surf2vec.flows.cli.nights import search_settings
 from surf2vec.flows.cli.options import Call
-from surf2vec.flows.config import PipelineConfig, load_config
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.corpus.folder import newest_corpus
+from surf2vec.tasks.night.config import PipelineConfig, load_config
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.tuning.study import Search

@@ -9,9 +9,9 @@ import pytest
 
 from surf2vec.flows.cli.options import Call
 from surf2vec.flows.cli.roots import restore
-from surf2vec.flows.config import PipelineConfig
 from surf2vec.tasks.config import IngestConfig, PublishConfig
 from surf2vec.tasks.forgetting.forget import forget
+from surf2vec.tasks.night.config import PipelineConfig
 from surf2vec.tasks.queries.infer import Inference, infer
 from surf2vec.tasks.queries.similar import similar_users
 from surf2vec.tasks.registry import mlflow_runs, tracking

@@ -1,4 +1,4 @@
-"""The steps of a night. Each calls one function of `tasks`; inside a Prefect flow it leaves a readable artifact.
+"""The steps of a night. Each calls one function of another folder of `tasks`, and reports a table of what it made.
 
 Only paths and ids go from step to step; results are read from the run's record (tasks/root/records.py). A step that ended with
 the same inputs is not repeated.
@@ -7,12 +7,6 @@ the same inputs is not repeated.
 from datetime import UTC, datetime
 from typing import Any
 
-from surf2vec.flows.artifacts import leave_night, leave_table
-from surf2vec.flows.context import NightContext
-from surf2vec.flows.progress import GATE_HELD, raise_alarm, report_step
-from surf2vec.flows.ray_cluster import open_fan_out
-from surf2vec.flows.step import step
-from surf2vec.flows.summary import announce_run, digest_gate, digest_verdict
 from surf2vec.tasks.corpus import build as corpus_task
 from surf2vec.tasks.corpus.window import select_window
 from surf2vec.tasks.evaluation.comparison import evaluate_and_compare
@@ -20,7 +14,13 @@ from surf2vec.tasks.evaluation.evaluate import measure_loss
 from surf2vec.tasks.export import export as export_task
 from surf2vec.tasks.gate import figures as gate_task
 from surf2vec.tasks.ingest import ingest as ingest_task
-from surf2vec.tasks.queries.nights import write_nights_page
+from surf2vec.tasks.night import runs
+from surf2vec.tasks.night.context import NightContext
+from surf2vec.tasks.night.page import write_nights_page
+from surf2vec.tasks.night.ray_cluster import open_fan_out
+from surf2vec.tasks.night.reporter import GATE_HELD, PUSH_FAILED
+from surf2vec.tasks.night.step import needs_server
+from surf2vec.tasks.night.summary import announce_run, digest_gate, digest_verdict
 from surf2vec.tasks.registry import promotion
 from surf2vec.tasks.registry import publish as publish_task
 from surf2vec.tasks.registry.faults import is_served
@@ -28,13 +28,19 @@ from surf2vec.tasks.report.measured import describe_sharing, list_caveats, list_
 from surf2vec.tasks.report.report import write_report
 from surf2vec.tasks.report.tables import describe_gate, list_notes
 from surf2vec.tasks.root import records
+from surf2vec.tasks.root.credentials import mask_credentials
+from surf2vec.tasks.root.identity import registry_uri
 from surf2vec.tasks.root.run import Run
 from surf2vec.tasks.root.wording import as_markdown, shown_values
+from surf2vec.tasks.stores.places import open_store
+from surf2vec.tasks.stores.push import open_release, push
 from surf2vec.tasks.training import beginning as night_task
-from surf2vec.tasks.training import choice, runs, trials
+from surf2vec.tasks.training import choice, trials
+from surf2vec.tasks.training.base import open_base
 from surf2vec.tasks.training.worker_processes import WorkerProcesses, count_workers, pick_device, train_together
 from surf2vec.tasks.upkeep.restore import restore_run_record
-from surf2vec.trainer.errors import DamageError
+from surf2vec.tasks.users.tombstones import read_tombstones
+from surf2vec.trainer.errors import DamageError, SurfError
 from surf2vec.trainer.events import OnEvent
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.tokens import open_corpus
@@ -44,21 +50,20 @@ from surf2vec.trainer.system.signals import stop_on_sigterm
 from surf2vec.trainer.training.loop import train
 
 
-@step("ingest")
 def ingest_events(night: NightContext, logs: list[str]) -> dict[str, Any]:
     """Read the new sources among `logs` into events/. Returns the record of step "ingest"."""
     root, config = night.root, night.config
-    with report_step("ingest") as on_event, open_fan_out(config.resources, root) as fan_out:
+    with night.reporter.step("ingest") as on_event, open_fan_out(config.resources, root) as fan_out:
         started = datetime.now(UTC)
         work = (config.host_bytes, config.threads, on_event, fan_out)
         result = ingest_task.ingest(root, logs, config.ingest, config.store.partitions, *work)
         return result | {"seconds": round((datetime.now(UTC) - started).total_seconds(), 3)}
 
 
-@step("open-run", needs_server=True)
+@needs_server
 def open_run(night: NightContext, ingested: dict[str, Any], logs: list[str]) -> Run:
     """Returns the run of these sources, this window and these settings, and begins or continues its record."""
-    with report_step("open-run") as on_event:
+    with night.reporter.step("open-run") as on_event:
         run = _find_or_plan(night, logs, on_event)
         on_event("log", {"message": announce_run(run.record())})
         run.step(records.IngestStep, "", lambda: ingested)
@@ -66,7 +71,7 @@ def open_run(night: NightContext, ingested: dict[str, Any], logs: list[str]) -> 
     for key in ("left_out", "rejected"):
         counts |= {f"{key}: {reason}": count for reason, count in ingested[key].items()}
     rows = [{"what": what, "number": f"{count:,}"} for what, count in counts.items()]
-    leave_table(night.config.publish, "sources", rows, "From lines to events")
+    night.reporter.add_table(night.config.publish, "sources", rows, "From lines to events")
     return run
 
 
@@ -107,17 +112,16 @@ def _find_or_plan(night: NightContext, logs: list[str], on_event: OnEvent) -> Ru
     return run
 
 
-@step("corpus")
 def build_corpus(night: NightContext, run: Run) -> None:
     """Clean the window's events and write each user's tokens. Records the step "corpus"."""
     root, config = night.root, night.config
-    with report_step("corpus") as on_event, open_fan_out(config.resources, root) as fan_out:
+    with night.reporter.step("corpus") as on_event, open_fan_out(config.resources, root) as fan_out:
         record = run.record()
         request, work = night.corpus_request(record), (config.host_bytes, config.threads, on_event, fan_out)
         result = run.step(records.CorpusStep, record.window_id, lambda: corpus_task.build_corpus(root, request, *work))
     funnel = [{"stage": stage, "number": f"{number:,}"} for stage, number in result.funnel]
     notes = " ".join(["From events to tokens.", *list_notes(run.record())])
-    leave_table(night.config.publish, "funnel", funnel, notes)
+    night.reporter.add_table(night.config.publish, "funnel", funnel, notes)
 
 
 def find_unchanged(night: NightContext, run: Run) -> Run | None:
@@ -133,27 +137,25 @@ def find_unchanged(night: NightContext, run: Run) -> Run | None:
             "registry: run with --full"
         )
     if not record.steps.unchanged:
-        with report_step("unchanged") as on_event:
-            on_event("log", {"message": f"nothing to do: no user's pages changed since release {release}, which stays"})
+        with night.reporter.step("unchanged") as on_event:
+            on_event("log", {"message": f"no changes since release {release}; it stays champion"})
     run.step(records.UnchangedStep, run.run_id, lambda: {"release": release})
     return base
 
 
-@step("trial")
 def try_settings(night: NightContext, run: Run) -> None:
     """Choose the trail's settings by short trainings, or keep the champion's. Records the step "trial"."""
-    with report_step("trial") as on_event:
+    with night.reporter.step("trial") as on_event:
         record = run.record()
-        space = runs.open_base(night.root, record.space.release) if record.space else None
+        space = open_base(night.root, record.space.release) if record.space else None
         present = space.generation if space else None
         arguments = (night.root, night.job(record), present, record.base is not None, on_event)
         run.step(records.TrialStep, run.run_id, lambda: trials.try_settings(*arguments))
 
 
-@step("train")
 def train_vectors(night: NightContext, run: Run) -> None:
     """Train user and item vectors, or continue from the last commit. Records the step "train"."""
-    with report_step("train") as on_event:
+    with night.reporter.step("train") as on_event:
         device = pick_device(night.config.train, night.config.resources)
         if device.reason:
             on_event("log", {"message": device.reason})
@@ -170,24 +172,22 @@ def train_vectors(night: NightContext, run: Run) -> None:
         result = run.step(records.TrainStep, run.run_id, make)
     caveats = list_caveats(result, night.config.train.epochs)
     measured = " ".join(["Planned and measured.", *caveats])
-    leave_table(night.config.publish, "training", list_measured(result), measured)
+    night.reporter.add_table(night.config.publish, "training", list_measured(result), measured)
     if loads := list_loads(result):
-        leave_table(night.config.publish, "workers", loads, describe_sharing(result))
+        night.reporter.add_table(night.config.publish, "workers", loads, describe_sharing(result))
 
 
-@step("choose")
 def choose_weights(night: NightContext, run: Run) -> None:
     """Choose the weights of interest and trail by held-out users, or keep the champion's. Records the step "choose"."""
-    with report_step("choose") as on_event:
+    with night.reporter.step("choose") as on_event:
         record = run.record()
         corpus, space = open_corpus(night.job(record).corpus_dir), record.space.release if record.space else None
         run.step(records.ChooseStep, run.run_id, lambda: choice.choose_weights(night.root, corpus, space, on_event))
 
 
-@step("evaluate")
 def evaluate_vectors(night: NightContext, run: Run) -> None:
     """Rank the held-out items, and compare with popularity and with the champion. Records the step "evaluate"."""
-    with report_step("evaluate") as on_event:
+    with night.reporter.step("evaluate") as on_event:
         record = run.record()
         corpus_dir, ranks = night.job(record).corpus_dir, f"runs/{run.run_id}/ranks.npy"
         arguments = (night.root, corpus_dir, record.champion, ranks, night.config.host_bytes, on_event)
@@ -197,34 +197,31 @@ def evaluate_vectors(night: NightContext, run: Run) -> None:
         for name, value in result.metrics.items()
         if not name.startswith("popularity_")
     ]
-    leave_table(night.config.publish, "quality", quality, f"{result.num_users:,} held-out users")
+    night.reporter.add_table(night.config.publish, "quality", quality, f"{result.num_users:,} held-out users")
 
 
-@step("refit")
 def refit_vectors(night: NightContext, run: Run) -> None:
     """Fit the held-out users again, on all their events including the held-out ones. Records the step "refit"."""
-    with report_step("refit") as on_event, open_fan_out(night.config.resources, night.root) as fan_out:
+    with night.reporter.step("refit") as on_event, open_fan_out(night.config.resources, night.root) as fan_out:
         record = run.record()
         job = night.job(record)
         run.step(records.RefitStep, run.run_id, lambda: night_task.refit(night.root, job, record, on_event, fan_out))
 
 
-@step("settle")
 def settle_vectors(night: NightContext, run: Run) -> None:
     """Merge the night's rows with its base's, or rotate a full night into the champion's space. Records the step "settle"."""
-    with report_step("settle") as on_event:
+    with night.reporter.step("settle") as on_event:
         record = run.record()
         job = night.job(record)
         run.step(records.SettleStep, run.run_id, lambda: night_task.settle(night.root, job, record, on_event))
 
 
-@step("export")
 def export_vectors(night: NightContext, run: Run) -> None:
     """Write the release: vectors, index and manifest. Records the step "export". Raises DamageError if another generation
     replaced the one of this run.
     """
     root, config = night.root, night.config
-    with report_step("export") as on_event, open_fan_out(config.resources, root) as fan_out:
+    with night.reporter.step("export") as on_event, open_fan_out(config.resources, root) as fan_out:
         record = run.record()
         settled, space = record.require(records.SettleStep), record.space
         corpus_dir, space_dir = root.corpus(record.window_id), root.export(space.release) if space else None
@@ -248,23 +245,23 @@ def export_vectors(night: NightContext, run: Run) -> None:
         run.step(records.ExportStep, run.run_id, make)
 
 
-@step("gate", needs_server=True)
+@needs_server
 def judge_release(night: NightContext, run: Run) -> None:
     """Compare the release with the champion, rule by rule. Records the step "gate". Changed gate settings judge again.
 
     The same command also judges again until the release is registered, because the champion may have changed.
     """
-    with report_step("gate") as on_event:
+    with night.reporter.step("gate") as on_event:
         if not run.record().steps.registered:
             run.reopen(records.GateStep)
         _judge(night, run, on_event)
 
 
-@step("register", needs_server=True)
+@needs_server
 def register_release(night: NightContext, run: Run) -> None:
     """Log the run to MLflow, register the release, and move the aliases if the gate passed. Records the step "register"."""
     root, publish = night.root, night.config.publish
-    with report_step("register") as on_event:
+    with night.reporter.step("register") as on_event:
 
         def make() -> dict[str, Any]:
             promotion.pin_release(root, run.run_id)  # before it serves, because a rollback needs it
@@ -285,7 +282,34 @@ def register_release(night: NightContext, run: Run) -> None:
             run.step(records.RegisterStep, digest_verdict(run), make)
 
 
-@step("report", needs_server=True)
+def push_release(night: NightContext, run: Run) -> None:
+    """Push what serves to every store of `publish.stores`. Records the step "push".
+
+    It is pushed whatever the gate said of tonight's release, so that a store that was away catches up. One that fails raises an
+    alarm and leaves the night as it is.
+    """
+    if not night.config.publish.stores:
+        return
+    with night.reporter.step("push") as on_event:
+        results = [_push_to(night, url, on_event) for url in night.config.publish.stores]
+    run.record_steps(records.PushStep(stores=results, seconds=sum(one.get("seconds", 0.0) for one in results)))
+
+
+def _push_to(night: NightContext, url: str, on_event: OnEvent) -> dict[str, Any]:
+    """Push what serves to one store. Returns the result, or the store and its error."""
+    root, publish, place = night.root, night.config.publish, mask_credentials(url)
+    try:
+        uri, registry = f"models:/{publish.model_name}@champion", registry_uri(root, publish)
+        with open_store(url) as store, open_release(root, uri, registry, on_event) as release:
+            return push(store, release, False, on_event, read_tombstones(root))
+    except SurfError as error:
+        on_event("log", {"message": f"the push to {place} failed, the release stays: {error}"})
+        champion = promotion.find_champion(root, publish) or "none"
+        night.reporter.raise_alarm(PUSH_FAILED, champion, store=place, reason=str(error))
+        return {"store": place, "error": str(error)}
+
+
+@needs_server
 def write_reports(night: NightContext, run: Run) -> None:
     """Write the report into the run's folder, and log it to the run in MLflow."""
     path = run.folder / "report.html"
@@ -298,7 +322,7 @@ def write_reports(night: NightContext, run: Run) -> None:
 
     run.step(records.ReportStep, digest_verdict(run), make)
     write_nights_page(night.root, night.config.publish)
-    leave_night(night.config.publish, run)
+    night.reporter.add_night(night.config.publish, run)
 
 
 def _judge(night: NightContext, run: Run, on_event: OnEvent) -> None:
@@ -320,5 +344,7 @@ def _judge(night: NightContext, run: Run, on_event: OnEvent) -> None:
 
     result = run.step(records.GateStep, digest_gate(run, gate), make)
     if result.is_held:
-        raise_alarm(GATE_HELD, run.run_id, held_by=", ".join(result.held_by))
-    leave_table(night.config.publish, "gate", shown_values(result.table), as_markdown(describe_gate(result)))
+        night.reporter.raise_alarm(GATE_HELD, run.run_id, held_by=", ".join(result.held_by))
+    night.reporter.add_table(
+        night.config.publish, "gate", shown_values(result.table), as_markdown(describe_gate(result))
+    )

@@ -5,8 +5,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from surf2vec.flows.config import PipelineConfig
 from surf2vec.tasks.corpus.window import Base, CorpusRequest
+from surf2vec.tasks.night.config import PipelineConfig
+from surf2vec.tasks.night.reporter import TERMINAL, Reporter
 from surf2vec.tasks.root.identity import registry_uri
 from surf2vec.tasks.root.records import NightPlan, RunRecord
 from surf2vec.tasks.root.run import Root, open_root
@@ -18,13 +19,14 @@ from surf2vec.trainer.training.job import Job, choose_parts
 
 @dataclass(frozen=True)
 class NightContext:
-    """The context of every step of a night: the root, the requested window, and the configuration."""
+    """The context of every step of a night: the root, the requested window, the settings, and who reports."""
 
     root: Root
     since: date | None
     until: date | None
     config: PipelineConfig
     is_full: bool = False
+    reporter: Reporter = TERMINAL
 
     def job(self, record: RunRecord) -> Job:
         """Returns the training of a run: of all users, or of those who changed since its base release. The trail has the settings
@@ -51,9 +53,14 @@ class NightContext:
 
 
 def open_night(
-    root: Path, since: date | None, until: date | None, config: PipelineConfig, is_full: bool = False
+    root: Path,
+    since: date | None,
+    until: date | None,
+    config: PipelineConfig,
+    is_full: bool = False,
+    reporter: Reporter = TERMINAL,
 ) -> NightContext:
     """Returns the context of a night. Creates the root if it is missing; with Ray its path is made absolute."""
     opened = open_root(root.resolve() if config.resources.ray_address else root)
     registry_uri(opened, config.publish)  # raises for another registry than the root's, before anything is read
-    return NightContext(opened, since, until, config, is_full)
+    return NightContext(opened, since, until, config, is_full, reporter)

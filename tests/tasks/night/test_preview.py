@@ -11,10 +11,10 @@ import pytest
 
 from surf2vec.flows.cli.nights import held_exit_code
 from surf2vec.flows.cli.show import show_run
-from surf2vec.flows.config import load_config
-from surf2vec.flows.context import NightContext
-from surf2vec.flows.dry_run import dry_run
-from surf2vec.flows.night import make_night
+from surf2vec.tasks.night.config import load_config
+from surf2vec.tasks.night.context import NightContext
+from surf2vec.tasks.night.night import make_night
+from surf2vec.tasks.night.preview import dry_run
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import RejectedError, ResourceError
 from surf2vec.trainer.events import ignore_event

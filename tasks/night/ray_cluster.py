@@ -165,7 +165,7 @@ def check_tokens() -> None:
 @cache
 def digest_code() -> str:
     """Returns a digest of all our modules and SQL files: 16 hex digits."""
-    home, digest = Path(__file__).parents[1], hashlib.sha256()
+    home, digest = Path(__file__).parents[2], hashlib.sha256()
     for path in sorted(path for name in ("flows", "tasks", "trainer", "sql") for path in (home / name).rglob("*")):
         if path.suffix in (".py", ".sql"):
             digest.update(f"{path.relative_to(home)}\0".encode() + path.read_bytes())

@@ -6,12 +6,13 @@ import time
 
 import pytest
 
-from surf2vec.flows.step import WAITS, step
+from surf2vec.tasks.night.step import WAITS, call_plainly, needs_server
 from surf2vec.trainer.errors import InputError, UnavailableError
 
 AWAY = UnavailableError("MLflow did not respond")
 
 
+@needs_server
 def register(failures: list[Exception], doubled: int) -> int:
     """Fails as often as there are failures."""
     if failures:
@@ -30,25 +31,28 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_what_needs_a_server_is_called_again_while_it_is_away(
     waited: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert step("register", needs_server=True)(register)([AWAY] * 3, 21) == 42
+    assert call_plainly(register, [AWAY] * 3, 21) == 42
     assert waited == WAITS[:3]
     assert capsys.readouterr().err.count("MLflow did not respond; trying again, for 10 minutes in all") == 3
 
 
 def test_it_fails_in_the_end_and_at_once_by_another_error_or_where_no_server_is_needed(waited: list[float]) -> None:
-    retried = step("register", needs_server=True)(register)
+    def ingest(failures: list[Exception], doubled: int) -> int:
+        return register(failures, doubled)
+
     with pytest.raises(UnavailableError):
-        retried([AWAY] * 20, 21)
+        call_plainly(register, [AWAY] * 20, 21)
     assert waited == WAITS
-    for failing, error in ((retried, InputError("no such file")), (step("ingest")(register), AWAY)):
+    for failing, error in ((register, InputError("no such file")), (ingest, AWAY)):
         failures: list[Exception] = [error, error]
         with pytest.raises(type(error)):
-            failing(failures, 21)
+            call_plainly(failing, failures, 21)
         assert len(failures) == 1
     assert waited == WAITS
 
 
-def test_a_night_needs_no_prefect() -> None:
-    code = "import sys, surf2vec.flows.night, surf2vec.flows.past_nights; print({'prefect', 'ray'} & {*sys.modules})"
+@pytest.mark.parametrize("module", ["surf2vec.tasks.night.past_nights", "surf2vec.flows.cli"])
+def test_a_night_and_a_command_need_no_prefect(module: str) -> None:
+    code = f"import sys, {module}; print({{'prefect', 'ray'}} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

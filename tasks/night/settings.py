@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from surf2vec.flows.config import PipelineConfig
+from surf2vec.tasks.night.config import PipelineConfig
 from surf2vec.trainer.errors import ConfigError
 
 KINDS = {"integer": "integer", "number": "number", "boolean": "true, false", "array": "names", "string": "text"}

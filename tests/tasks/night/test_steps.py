@@ -2,7 +2,7 @@
 
 import pytest
 
-from surf2vec.flows.steps import announce_run
+from surf2vec.tasks.night.summary import announce_run
 from surf2vec.tasks.root.records import RunRecord
 
 BASE = {"release": "r1", "window_id": "w1", "space_id": "s1"}
@@ -12,9 +12,9 @@ BASE = {"release": "r1", "window_id": "w1", "space_id": "s1"}
     ("told", "steps", "base", "because"),
     [
         ("run r2 trains all users: there is no champion", [], None, "there is no champion"),
-        ("run r2 goes on from release r1: only users whose pages changed are trained", ["ingest"], BASE, None),
+        ("run r2 continues from release r1: only users whose pages changed are trained", ["ingest"], BASE, None),
         (
-            "run r2, of 2026-11-24 03:10, goes on; done before: corpus, train", ["ingest", "corpus", "train"], None,
+            "resuming run r2, of 2026-11-24 03:10; done: corpus, train", ["ingest", "corpus", "train"], None,
             "there is no champion",
         ),
         (

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from surf2vec.flows.config import DEFAULT_CONFIG, flat_schema, load_config
-from surf2vec.flows.settings import as_toml, list_sections
+from surf2vec.tasks.night.config import DEFAULT_CONFIG, flat_schema, load_config
+from surf2vec.tasks.night.settings import as_toml, list_sections
 from surf2vec.trainer.errors import ConfigError
 
 

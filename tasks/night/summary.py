@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from surf2vec.flows.context import NightContext
 from surf2vec.tasks.config import GateConfig, PublishConfig
 from surf2vec.tasks.ingest.deliveries import find_known
+from surf2vec.tasks.night.context import NightContext
+from surf2vec.tasks.night.runs import find_run, is_whole, name_asked
 from surf2vec.tasks.registry.faults import is_served
 from surf2vec.tasks.registry.releases import find_alias
 from surf2vec.tasks.report.measured import list_train_metrics
 from surf2vec.tasks.report.tables import list_losses, list_notes
 from surf2vec.tasks.root import records
 from surf2vec.tasks.root.run import Run, is_locked
-from surf2vec.tasks.training.runs import find_run, is_whole, name_asked
 from surf2vec.trainer.system.files import digest_json
 
 STEPS = (
@@ -77,9 +77,9 @@ def announce_run(record: records.RunRecord) -> str:
     if record.steps.report:
         return f"nothing to do: run {run}, of {begun_at}, is complete already; its results follow"
     if ended:
-        return f"run {run}, of {begun_at}, goes on; done before: {', '.join(ended)}"
+        return f"resuming run {run}, of {begun_at}; done: {', '.join(ended)}"
     if record.base:
-        return f"run {run} goes on from release {record.base.release}: only users whose pages changed are trained"
+        return f"run {run} continues from release {record.base.release}: only users whose pages changed are trained"
     return f"run {run} trains all users: {record.full_because or 'as asked'}"
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from surf2vec.flows.config import load_config
-from surf2vec.flows.night import make_night
-from surf2vec.flows.ray_cluster import check_address, check_node, digest_code, open_fan_out
 from surf2vec.tasks.config import ResourcesConfig
+from surf2vec.tasks.night.config import load_config
+from surf2vec.tasks.night.night import make_night
+from surf2vec.tasks.night.ray_cluster import check_address, check_node, digest_code, open_fan_out
 from surf2vec.tasks.root.run import open_root
 from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.system.fan_out import HERE

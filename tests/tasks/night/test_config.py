@@ -6,7 +6,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from surf2vec.flows.config import PipelineConfig, flat_schema, load_config
+from surf2vec.tasks.night.config import PipelineConfig, flat_schema, load_config
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError
 

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from surf2vec.flows import push as push_step
 from surf2vec.flows.cli.options import Call
 from surf2vec.flows.cli.stores import push
-from surf2vec.flows.config import load_config
-from surf2vec.flows.night import make_night
-from surf2vec.flows.progress import PUSH_FAILED
+from surf2vec.tasks.night.config import load_config
+from surf2vec.tasks.night.night import make_night
+from surf2vec.tasks.night.reporter import PUSH_FAILED, Reporter
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.events import ignore_event
 from tests.flows.test_night_after_night import FAST, first_days
@@ -24,7 +23,7 @@ def test_a_store_that_was_away_catches_up_by_a_push_or_by_the_next_night(
 ) -> None:
     alarms = []
     monkeypatch.setattr(
-        push_step, "raise_alarm", lambda event, release, **facts: alarms.append((event, release, facts))
+        Reporter, "raise_alarm", lambda self, event, release, **facts: alarms.append((event, release, facts))
     )
     first_days(tmp_path / "logs")
     blocked = tmp_path / "blocked"

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from surf2vec.flows.config import load_config
-from surf2vec.flows.context import NightContext
-from surf2vec.flows.night import make_night
-from surf2vec.flows.summary import find_finished, summarize_finished
+from surf2vec.tasks.night.config import load_config
+from surf2vec.tasks.night.context import NightContext
+from surf2vec.tasks.night.night import make_night
+from surf2vec.tasks.night.summary import find_finished, summarize_finished
 from surf2vec.tasks.root.run import Root, Run
 from tests.flows.test_nightly import FAST, snapshot, write_logs
 
@@ -110,7 +110,7 @@ import json, sys
 from pathlib import Path
 from surf2vec.flows.cli import nights
 from surf2vec.flows.cli.options import Call
-from surf2vec.flows.config import load_config
+from surf2vec.tasks.night.config import load_config
 result = nights.run(Call(Path(sys.argv[1]), load_config(None, sys.argv[3:])), [sys.argv[2]])
 print(json.dumps({"run_id": result["run_id"], "slow": sorted({"prefect", "mlflow", "torch"} & sys.modules.keys())}))
 """

@@ -1,43 +1,17 @@
-"""The runs that a root has: which one is the same night, whether all that it made is still there, and what a night may build on.
+"""The runs of a root: which one is the same night, and whether all that it made is still there.
 
 Imports nothing slow: `surf2vec run` with nothing to do needs only this.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST
 from surf2vec.tasks.export.export import EXPORT_MANIFEST
-from surf2vec.tasks.root.records import CorpusStep, ExportStep, RegisterStep, ReleaseBefore
+from surf2vec.tasks.root.records import CorpusStep, ExportStep, RegisterStep
 from surf2vec.tasks.root.run import Root, Run, current_generation, read_run_records
-from surf2vec.trainer.errors import DamageError
-from surf2vec.trainer.store.generation import Generation
+from surf2vec.tasks.training.base import open_base
 from surf2vec.trainer.store.tokens import whole_window
-from surf2vec.trainer.store.writer import find_pinned
-from surf2vec.trainer.system.files import digest_json, read_json
-
-
-@dataclass(frozen=True)
-class BaseRelease:
-    """The record of a release in a record, and its generation."""
-
-    record: ReleaseBefore
-    generation: Generation
-
-
-def open_base(root: Root, release: str) -> BaseRelease | None:
-    """Open a release that a night is to build on; return None if the root no longer has all of it."""
-    try:
-        generation = find_pinned(root.store, release)
-        export = read_json(root.export(release) / EXPORT_MANIFEST)
-    except DamageError:
-        return None
-    window_id = generation.manifest["window_id"] if generation else ""
-    if generation is None or not (root.corpus(window_id) / CORPUS_MANIFEST).exists():
-        return None
-    full_until = Run(root, release).record().full_until
-    record = ReleaseBefore(release=release, window_id=window_id, space_id=export["space_id"], full_until=full_until)
-    return BaseRelease(record, generation)
+from surf2vec.trainer.system.files import digest_json
 
 
 def name_asked(inputs: dict[str, Any], settings: dict[str, Any], is_full: bool) -> str:

@@ -13,8 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from surf2vec.flows.context import NightContext
-from surf2vec.flows.summary import announce_run
 from surf2vec.tasks.corpus.build import build_corpus
 from surf2vec.tasks.export.checks import estimate_bytes
 from surf2vec.tasks.export.export import QUANTISE_ABOVE
@@ -22,12 +20,14 @@ from surf2vec.tasks.export.index import plan_index
 from surf2vec.tasks.gate.figures import foresee, open_case
 from surf2vec.tasks.ingest.ingest import ingest
 from surf2vec.tasks.ingest.sources import read_catalog
+from surf2vec.tasks.night.context import NightContext
+from surf2vec.tasks.night.runs import find_run, name_asked
+from surf2vec.tasks.night.summary import announce_run
 from surf2vec.tasks.registry.releases import list_releases
 from surf2vec.tasks.root import records
 from surf2vec.tasks.root.run import Root, Run, is_locked, open_root, read_run_records
 from surf2vec.tasks.training.beginning import NightRequest, plan_night
 from surf2vec.tasks.training.forecast import plan_job
-from surf2vec.tasks.training.runs import find_run, name_asked
 from surf2vec.trainer.errors import ResourceError, SurfError
 from surf2vec.trainer.events import OnEvent
 from surf2vec.trainer.store.tokens import open_corpus
@@ -142,7 +142,7 @@ def _foresee(night: NightContext, run: Run, ingest_seconds: float, on_event: OnE
     if not changed:
         return told | {
             "kind": "none",
-            "message": f"no user's pages changed since release {record.champion}, which stays",
+            "message": f"no changes since release {record.champion}; it stays champion",
         }
     return told | {"predicted": _predict(night, record, seconds, on_event), "gate": _judge(night, run)}
 
