@@ -9,6 +9,7 @@ import pytest
 from surf2vec.flows.cli.options import Call
 from surf2vec.flows.cli.roots import doctor
 from surf2vec.flows.demo import read_vectors
+from surf2vec.tasks.night.config import load_config
 from surf2vec.tasks.night.night import make_night
 from tests.data.corpora import planted_histories
 from tests.flows.test_cli import kill_once
