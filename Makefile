@@ -63,7 +63,7 @@ kernel: setup
 	from surf2vec.trainer.training.preparation import warm_up; warm_up(pick_kernel('cpu', TrainConfig()), TrainConfig())"
 
 bench: setup
-	failed=0; for name in gensim_quality defaults probes gowalla gensim_speed commands loader ladder tree exponents tune infer fresh swap blocks serving neighbour_index push crash power_loss kills flips hostile privacy ingest nightly nights replay workers gpu host_loop load soak; do \
+	failed=0; for name in gensim_quality defaults probes gowalla gensim_speed commands loader ladder tree infer fresh swap blocks serving neighbour_index push crash power_loss kills flips hostile privacy ingest nightly nights replay workers gpu host_loop load soak; do \
 		$(BIN)/python -m tests.benchmarks.$$name || failed=1; \
 	done; exit $$failed
 

@@ -19,7 +19,7 @@ import torch
 from surf2vec.trainer.errors import HeldBackError
 
 RESULTS = Path(__file__).with_name("results.csv")
-COLUMNS = ["date", "name", "case", "ratio", "mark", "passed", "figures", "machine", "command"]
+COLUMNS = ["date", "name", "case", "ratio", "mark", "passed", "figures", "machine", "command", "commit"]
 MOST_COLUMNS = 14
 DEFAULT_DATA = Path(__file__).parents[3] / "shared" / "data"
 
@@ -39,15 +39,16 @@ def run_benchmark(
     description: str,
     measure: Callable[..., Sequence[dict[str, Any]]],
     options: Mapping[str, int | str] = MappingProxyType({}),
-    draw: Callable[[Sequence[dict[str, Any]]], str] | None = None,
+    small: Mapping[str, Any] = MappingProxyType({}),
     summarize: Callable[[Sequence[dict[str, Any]]], dict[str, Any]] | None = None,
 ) -> int:
-    """Run `python -m tests.benchmarks.NAME [--json] [--data DIR] [--record]`; returns the exit code.
+    """Run `python -m tests.benchmarks.NAME [--json] [--data DIR] [--record | --small]`; returns the exit code.
 
     `measure(data_dir)` answers the cases, each with `case, ratio, mark, passed` and further figures. With --json one object
     is printed: the figures of the worst case that has a mark, whether all `passed`, and the cases. --record appends to
     results.csv. `options` are whole numbers or words that the command line may set, with their defaults: `{"users": 1000}`
-    gives `--users N` and `measure(data_dir, users=N)`. With `draw` there is --plot FILE, for the cases as its SVG.
+    gives `--users N` and `measure(data_dir, users=N)`.
+    `small` are the values with --small, which tries the program: of options, and of constants of the program by their names.
     `summarize` answers further figures of all cases together.
     """
     parser = argparse.ArgumentParser(prog=f"python -m tests.benchmarks.{name}", description=description)
@@ -55,21 +56,22 @@ def run_benchmark(
     parser.add_argument(
         "--data", type=Path, default=Path(os.environ.get("SURF2VEC_DATA", DEFAULT_DATA)), help="real logs"
     )
-    parser.add_argument("--record", action="store_true", help="append the figures to results.csv")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--record", action="store_true", help="append the figures to results.csv")
+    kind.add_argument("--small", action="store_true", help="try the program at a small size; its figures mean nothing")
     for option, default in options.items():
         told = f"{default:,}" if isinstance(default, int) else default
         parser.add_argument(f"--{option}", type=type(default), default=default, help=f"by default {told}")
-    if draw:
-        parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the figures, as SVG")
     arguments = parser.parse_args()
+    if arguments.small:
+        for setting, value in small.items():
+            setattr(arguments if setting in options else sys.modules["__main__"], setting, value)
     cases = measure(arguments.data, **{option: getattr(arguments, option) for option in options})
     worst = worst_case(cases)
     result = worst | {"name": name, "passed": all(case["passed"] for case in cases), "cases": list(cases)}
     result |= summarize(cases) if summarize else {}
     if arguments.record:
         append_results(name, cases)
-    if draw and arguments.plot:
-        arguments.plot.write_text(draw(cases), encoding="utf-8")
     if arguments.json:
         print(json.dumps(result))
     else:
@@ -121,21 +123,34 @@ def show_figure(value: Any) -> str:
 
 
 def append_results(name: str, cases: Sequence[dict[str, Any]]) -> None:
-    """A row a case in results.csv: when, on what machine, with which command."""
-    is_new = not RESULTS.exists()
-    with RESULTS.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        if is_new:
-            writer.writerow(COLUMNS)
-        for case in cases:
-            figures = {key: value for key, value in case.items() if key not in COLUMNS}
-            machine = f"{os.cpu_count()} cores, {platform.machine()}, {name_gpu()}"
-            writer.writerow(
-                [
-                    f"{datetime.now(UTC):%Y-%m-%d}", name, case["case"], f"{case['ratio']:.4f}", case["mark"], case["passed"],
-                    json.dumps(figures), machine, shlex.join(["python", "-m", f"tests.benchmarks.{name}", *sys.argv[1:]]),
-                ]
-            )  # fmt: skip
+    """A row a case in results.csv: when, on what machine, with which command, at which commit; rows without a column get it."""
+    rows = []
+    if RESULTS.exists():
+        with RESULTS.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    run = {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "name": name,
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, {name_gpu()}",
+        "command": shlex.join(["python", "-m", f"tests.benchmarks.{name}", *sys.argv[1:]]),
+        "commit": name_commit(),
+    }
+    for case in cases:
+        figures = json.dumps({key: value for key, value in case.items() if key not in COLUMNS})
+        told = {column: case[column] for column in ("case", "mark", "passed")}
+        rows.append(run | told | {"ratio": f"{case['ratio']:.4f}", "figures": figures})
+    written = RESULTS.with_suffix(".tmp")
+    with written.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    written.replace(RESULTS)
+
+
+def name_commit() -> str:
+    """The commit of this checkout, with "-dirty" where files differ from it; empty outside of one."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    return subprocess.run(command, cwd=RESULTS.parent, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def name_gpu() -> str:

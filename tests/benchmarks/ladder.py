@@ -6,17 +6,16 @@ items. Each rung adds one thing to the one before, and is a process of its own, 
     quality    hit@20 of the held-out next item, of all users; TARGET is 1.7 x what popularity reaches there, above gensim
                (.15) and BPR (.18). Every rung has to end at or above it, by one function
     seconds    of training and the rung's own evaluations until its model is in hand. Nobody knows beforehand how many epochs
-               that takes: rungs before "early stopping" train EPOCHS, as the trainer does by default, and evaluate after
+               that takes: rungs before "the trainer" train EPOCHS, as the trainer does by default, and evaluate after
                each; later ones end when the held-out loss rises. "first" is the first evaluation at or above TARGET.
                Imports, compiling and reading of files are not in it. A rung is stopped at LIMIT_SECONDS, at an epoch's end
     memory     the most anonymous and shared memory of all the rung's processes together, looked at every 50 ms
 
-Up to "shared negatives" it is PyTorch's loop, from the "fused kernel" on our trainer; it is in float32 again. On a CPU no memory
-is pinned: there "pinned prefetch" is a thread that copies the next batches. The evaluation after each epoch is over all users and
-items, and autograd keeps its graph, up to "evaluation without gradients"; "of a sample" is `python -m
-surf2vec.trainer` as it is, whose
-own held-out loss of a fixed sample then suffices. Where there is a GPU, all rungs run on it, too. Short rungs are run with three
-seeds: the median. Rungs do not take turns, so a busy machine misleads: "cores of others" were kept from a rung meanwhile.
+Up to "shared negatives" it is PyTorch's loop, from "the trainer" on `python -m surf2vec.trainer` as it is, in float32 again.
+On a CPU no memory is pinned: there "pinned prefetch" is a thread that copies the next batches. The loops evaluate all users
+and items after each epoch, with autograd's graph; the trainer's own held-out loss of a fixed sample suffices. Where there is a
+GPU, all rungs run on it, too. Short rungs are run with three seeds: the median. Rungs do not take turns, so a busy machine
+misleads: "cores of others" were kept from a rung meanwhile.
 """
 
 import dataclasses
@@ -30,7 +29,6 @@ from typing import Any
 import torch
 
 from tests.benchmarks.harness import run_benchmark
-from tests.benchmarks.ladder_plot import draw_ladder
 from tests.benchmarks.ladder_rungs import RUNGS, Ground, Outcome, Rung, lay_ground
 from tests.benchmarks.logs import find_log, make_corpus
 
@@ -89,4 +87,4 @@ def gain_of(before: Outcome, own: Outcome) -> float | None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("ladder", __doc__ or "", measure_ladder, draw=draw_ladder))
+    sys.exit(run_benchmark("ladder", __doc__ or "", measure_ladder))

@@ -112,15 +112,6 @@ def run_torch(ground: Ground, seed: int, way: Way) -> Outcome:
     return Outcome(**told, hit_at_20=hit_at_20(ground.corpus, Vectors(users, items, 0.0)))
 
 
-def run_kernel(ground: Ground, seed: int, keeps_graph: bool = True, **settings: Any) -> Outcome:
-    """Our trainer in place of the loop, asked after each epoch as the loops are, or without a graph."""
-    store, config = begin_store(ground, settings | {"seed": seed})
-    paths = [str(path) for path in (ground.folder, ground.corpus.folder, store, config)]
-    way = [ground.device, "graph" if keeps_graph else "bare"]
-    told = run_watched(["tests.benchmarks.ladder_kernel", *paths, *way])
-    return Outcome(**told, hit_at_20=hit_at_20(ground.corpus, read_store(ground)))
-
-
 def run_trainer(ground: Ground, seed: int, is_sharded: bool = False, num_workers: int = 1, **settings: Any) -> Outcome:
     """`python -m surf2vec.trainer` as it is: what it looks at on the way is the held-out loss of its own fixed sample.
 
@@ -151,7 +142,7 @@ def trainer_command(ground: Ground, memory: str, settings: dict[str, Any]) -> li
     """The trainer into an empty store, within so much memory."""
     store, config = begin_store(ground, settings)
     folders = ["--corpus", str(ground.corpus.folder), "--store", str(store), "--config", str(config)]
-    return ["trainer", *folders, "--device", ground.device, "--host-memory", memory]
+    return ["surf2vec.trainer", *folders, "--device", ground.device, "--host-memory", memory]
 
 
 def begin_store(ground: Ground, settings: dict[str, Any]) -> tuple[Path, Path]:
@@ -227,10 +218,7 @@ RUNGS = (
     Rung("pinned prefetch", partial(run_torch, way=AHEAD)),
     Rung("mixed precision", partial(run_torch, way=MIXED)),
     Rung("shared negatives", partial(run_torch, way=SHARED)),
-    Rung("fused kernel", run_kernel, is_quick=True),
-    Rung("early stopping", partial(run_kernel, **STOPPING), is_quick=True),
-    Rung("evaluation without gradients", partial(run_kernel, keeps_graph=False, **STOPPING), is_quick=True),
-    Rung("evaluation of a sample", partial(run_trainer, **STOPPING), is_quick=True),
+    Rung("the trainer", partial(run_trainer, **STOPPING), is_quick=True),
     Rung("sharded state", partial(run_trainer, is_sharded=True, **STOPPING), is_quick=True),
     Rung("more workers", partial(run_trainer, num_workers=WORKERS, threads=1, **STOPPING), is_quick=True),
 )

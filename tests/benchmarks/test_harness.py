@@ -1,7 +1,10 @@
 """Which case speaks for a benchmark, and how figures are shown."""
 
+import csv
 import io
 import json
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +46,35 @@ def test_an_option_reaches_the_measurement_and_the_recorded_command(
     monkeypatch.setattr(harness.sys, "argv", ["-m", "--users", "70", "--record", "--json"])
     assert run_benchmark("some", "", lambda data, users: [case(users / 10, "none")], {"users": 5}) == 0
     assert json.loads(capsys.readouterr().out)["ratio"] == 7
-    row = (tmp_path / "results.csv").read_text().splitlines()[1]
-    assert row.endswith("python -m tests.benchmarks.some --users 70 --record --json")
+    [row] = csv.DictReader((tmp_path / "results.csv").read_text().splitlines())
+    assert row["command"] == "python -m tests.benchmarks.some --users 70 --record --json"
+    assert re.fullmatch("[0-9a-f]{12}(-dirty)?|", row["commit"])
+
+
+def test_a_small_run_takes_other_options_and_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness.sys, "argv", ["-m", "--small", "--json"])
+    monkeypatch.setattr(sys.modules["__main__"], "EPOCHS", 20, raising=False)
+
+    def measure(_: Path, users: int) -> list[dict[str, Any]]:
+        return [case(users, "none") | {"epochs": sys.modules["__main__"].EPOCHS}]  # type: ignore[attr-defined]
+
+    said = io.StringIO()
+    monkeypatch.setattr(harness.sys, "stdout", said)
+    assert run_benchmark("some", "", measure, {"users": 500}, {"users": 5, "EPOCHS": 1}) == 0
+    assert [json.loads(said.getvalue())[name] for name in ("ratio", "epochs")] == [5, 1]
+
+
+def test_rows_without_a_commit_stay_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(harness, "RESULTS", tmp_path / "results.csv")
+    old = [
+        "date,name,case,ratio,mark,passed,figures,machine,command",
+        '2026-11-21,a,"b, c",0.5,none,True,"{""d"": 1}",e,f',
+    ]
+    harness.RESULTS.write_text("\n".join(old) + "\n")
+    harness.append_results("some", [case(1.5, "none")])
+    header, kept, new = harness.RESULTS.read_text().splitlines()
+    assert [header, kept] == [old[0] + ",commit", old[1] + ","]
+    assert new.split(",")[1:3] == ["some", "at 1.5"]
 
 
 def test_cases_with_other_figures_stand_in_a_table_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,17 +45,9 @@ class Team:
 
 def run_team(corpus_dir: Path, store_dir: Path, team: Team) -> dict[str, Any]:
     """What a training into an empty store tells of itself, and under "wire" what went over the loopback interface."""
-    return run_teams(corpus_dir, [store_dir], team)[0]
-
-
-def run_teams(corpus_dir: Path, store_dirs: Sequence[Path], team: Team) -> list[dict[str, Any]]:
-    """The same with a training for each store, all at once. Raises SystemExit with what a training says that fails."""
-    started = []
-    for store_dir in store_dirs:
-        shutil.rmtree(store_dir, ignore_errors=True)
-        command = counted(team.command(corpus_dir, store_dir), _counts(store_dir))
-        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-    return [_tell(process, store_dir) for process, store_dir in zip(started, store_dirs, strict=True)]
+    shutil.rmtree(store_dir, ignore_errors=True)
+    command = counted(team.command(corpus_dir, store_dir), _counts(store_dir))
+    return _tell(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True), store_dir)
 
 
 def run_killed(corpus_dir: Path, store_dir: Path, team: Team, num_kills: int, seed: int) -> dict[str, Any]:
