@@ -8,7 +8,6 @@ import numpy as np
 
 from surf2vec.trainer.draws import SUBSAMPLE, WINDOW
 from surf2vec.trainer.kernels.compiled_draws import draw, mix
-from surf2vec.trainer.kernels.ledger import enter, meet, move_outputs, sort_entries
 from surf2vec.trainer.kernels.llvm import (
     LINE_NUMBERS,
     OPTIONS,
@@ -76,13 +75,23 @@ def reach_of(turn, place, window):
     return window - np.int64(((draw(turn.key, turn.kept[place], WINDOW, 0) >> _32) * np.uint64(window)) >> _32)
 
 
+@inlined
+def enter(model, prediction):
+    """Enter the rows of a prediction, their pulls and what predicts into the ledger, before the user moves."""
+    ledger, scratch = model.ledger, model.scratch
+    for d in range(scratch.user.shape[0]):
+        ledger.hiddens[prediction, d] = scratch.user[d]
+    for i in range(ledger.rows.shape[1]):
+        ledger.rows[prediction, i], ledger.pulls[prediction, i] = scratch.rows[i], scratch.pulls[i]
+
+
 @written_out
 def train_dbow(model, turn):
     """Train the user to predict its tokens."""
     for place in range(turn.num_kept):
         learn(model, model.scratch.user, turn, place)
         if model.rule.is_accumulating:
-            enter(model, turn, place)
+            enter(model, turn.first_prediction + place)
         move_user(model, turn, place)
 
 
@@ -128,7 +137,7 @@ def prefetch_users(histories, users, place, last):
 
 
 @written_out
-def train_stretch(model, histories, epoch_key, first, last):
+def train_stretch(model, histories, firsts, epoch_key, first, last):
     """Train the users from `first` to `last` of the order, one after the other. Returns how many tokens were kept."""
     tokens, starts, ends, hashes, order, alphas, keep = histories
     user_vectors, row, kept = model.users.vectors, model.scratch.user, model.scratch.kept
@@ -148,7 +157,7 @@ def train_stretch(model, histories, epoch_key, first, last):
         prefetch_users(histories, model.users, place, last)
         for d in range(row.shape[0]):
             row[d] = user_vectors[user, d]
-        turn = Turn(place, user, history, kept, length, key, alphas[place])
+        turn = Turn(firsts[place], user, history, kept, length, key, alphas[place])
         if model.rule.is_dm:
             train_dm(model, turn)
         else:
@@ -160,30 +169,19 @@ def train_stretch(model, histories, epoch_key, first, last):
 
 @numba.njit(nogil=True, cache=True, **OPTIONS)
 def train_order(
-    users, outputs, inputs, noise, paths, rule, ledger, histories, epoch_key, ends, taken, arrived, stretch, num_threads,
-    thread, scratch, sorting,
-):  # fmt: skip
-    """Train users in steps of the order, which end at `ends` int64[S]. Returns how many tokens were kept.
+    users, outputs, inputs, noise, paths, rule, ledger, histories, firsts, epoch_key, taken, stretch, scratch
+):
+    """Train the users of the order. Returns how many tokens were kept.
 
-    The threads take `stretch` users of a step at a time until all are taken. With gradient accumulation they then wait for each
-    other, and each moves its own outputs. taken int64[S, 1 or more]: how many users of each step are taken; arrived int64[1 or
-    more]: how often threads have arrived at a barrier; both zero at first.
+    The threads take `stretch` users at a time until all are taken. taken int64[1 or more]: how many are taken, zero at first;
+    firsts int64[M]: the number of the first token of each user of the order, by which its predictions are numbered.
     """
     model = Model(users, outputs, inputs, noise, paths, rule, scratch, ledger)
-    start, num_kept, num_met = 0, 0, 0
-    for step in range(ends.shape[0]):
-        end = ends[step]
-        first = start + take(taken[step], stretch)
-        while first < end:
-            num_kept += train_stretch(model, histories, epoch_key, first, min(first + stretch, end))
-            first = start + take(taken[step], stretch)
-        if rule.is_accumulating:
-            meet(arrived, num_met + num_threads)
-            num_rows = sort_entries(ledger, sorting, start, end, thread, num_threads)
-            move_outputs(model, sorting, num_rows, histories[5][end - 1])
-            num_met += 2 * num_threads
-            meet(arrived, num_met)
-        start = end
+    num_users, num_kept = histories.order.shape[0], 0
+    first = take(taken, stretch)
+    while first < num_users:
+        num_kept += train_stretch(model, histories, firsts, epoch_key, first, min(first + stretch, num_users))
+        first = take(taken, stretch)
     return num_kept
 
 

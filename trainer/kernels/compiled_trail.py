@@ -38,15 +38,15 @@ backward; alphas float32[M].
 Tile = namedtuple(
     "Tile",
     "hiddens across steps negatives negative_steps scores rows corrections same last_of context lags factors lengths scales "
-    "items pulls lag_steps",
+    "items pulls totals lag_steps",
 )
 """The arrays of one step of a tile: M lanes, K negatives, D numbers, W lags, padded as trainer/kernels/tiles.py needs them.
 
 hiddens, steps float32[M, D], across float32[D, M]; the negatives: negatives, negative_steps float32[K, D], scores float32[K, M],
 rows uint32[K], corrections float32[K]; last_of int32[V]: one more than the last negative that is an item, 0 if none is, and
 same int32[K]: the one before it that is the same item; the pages a lane looks at: context uint32[M, W], lags int64[M, W],
-factors float32[M, W], lengths int64[M]; scales float32[M]; the targets: items uint32[M], pulls float32[M];
-lag_steps float32[2 W].
+factors float32[M, W], lengths int64[M]; scales float32[M]; the targets: items uint32[M], pulls, totals
+float32[M]; lag_steps float32[2 W].
 """
 
 
@@ -146,7 +146,7 @@ def predict(trail, tile, noise, rule, num_lanes):
     for lane in range(num_lanes):
         leave_out_context(tile, lane)
     num_negatives = tile.corrections.shape[0]
-    normalize_tile(tile.scores, tile.rows, tile.corrections, tile.items, tile.pulls, num_negatives, num_lanes)
+    normalize_tile(tile.scores, tile.rows, tile.corrections, tile.items, tile.pulls, tile.totals, num_negatives)
     for lane in range(num_lanes):
         if tile.lengths[lane] == 0:  # all pages around it are the target itself
             tile.pulls[lane] = np.float32(0)

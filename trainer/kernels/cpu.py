@@ -3,7 +3,7 @@
 No two threads write one user's row. Item rows are shared without locks (Hogwild, Recht et al., NIPS 2011): with several threads
 an update may be lost, and the result differs in its last digits from run to run. One thread is deterministic and agrees with
 the reference of the tests, up to the rounding of reordered sums. With gradient accumulation any number of threads gives the same
-bits: items do not change while users are trained, then one thread moves each item.
+bits: items do not change while users are trained.
 """
 
 import functools
@@ -11,16 +11,18 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.kernels.accumulation import make_ledger, move_items
 from surf2vec.trainer.kernels.compiled import score_each, train_order
 from surf2vec.trainer.kernels.compiled_draws import draw_each
-from surf2vec.trainer.kernels.llvm import LINE_NUMBERS, ROWS_AHEAD
-from surf2vec.trainer.kernels.model import Ledger, Noise, Paths, Rule, Scratch, Sorting, Table, Tile, Work
+from surf2vec.trainer.kernels.llvm import LINE_NUMBERS
+from surf2vec.trainer.kernels.model import Ledger, Noise, Paths, Rule, Scratch, Table, Tile, Work
 from surf2vec.trainer.kernels.signature import Pass
 from surf2vec.trainer.kernels.streams import train_streams
 from surf2vec.trainer.kernels.tiles import ROW_BLOCK, padded, scratch_rows
@@ -32,7 +34,6 @@ MAX_STRETCH_USERS, STRETCHES_PER_THREAD = 64, 16
 GAP_FLOATS = 256  # more than one iteration of a vectorized loop reads
 _pool = functools.cache(lambda threads: ThreadPoolExecutor(threads - 1, "kernel"))
 _kept = threading.local()
-_beginning = threading.Lock()  # all threads of one call, which wait for each other, start before those of the next
 
 
 def max_threads() -> int:
@@ -47,15 +48,24 @@ def used_threads(config: TrainConfig) -> int:
 
 def train_users(users: Rows, items: Items, work: Pass) -> int:
     """Train the users `work.order` once, in place, without the GIL. Returns how many tokens subsampling kept."""
-    threads = used_threads(work.config)
-    prepare = _prepare_tiles if work.has_tiles else _prepare
-    return run_threads(prepare(users, items, work, threads), threads)
+    threads, accumulate = used_threads(work.config), work.config.accumulate
+    if accumulate == 1 or not work.update_items:
+        prepare = _prepare_tiles if work.has_tiles else _prepare
+        return run_threads(prepare(users, items, work, threads), threads)
+    num_kept = 0
+    for start in range(0, len(work.order), accumulate):
+        step = slice(start, start + accumulate)
+        part = replace(work, order=work.order[step], alphas=work.alphas[step])
+        num_tokens = int((work.ends - work.starts)[part.order].sum())
+        ledger = make_ledger(num_tokens, work.config.negative, users.vectors.shape[1])
+        num_kept += run_threads(_prepare(users, items, part, threads, ledger), threads)
+        move_items(items.outputs, ledger, work.config, part.alphas[-1])
+    return num_kept
 
 
 def run_threads(train: Callable[[int], int], threads: int) -> int:
     """Call `train` with the number of each thread, in this thread and others. Returns the sum."""
-    with _beginning:
-        others = [_pool(threads).submit(train, thread) for thread in range(1, threads)]
+    others = [_pool(threads).submit(train, thread) for thread in range(1, threads)]
     return train(0) + sum(other.result() for other in others)
 
 
@@ -82,28 +92,20 @@ def score_rows(
     return scores
 
 
-def _prepare(users: Rows, items: Items, work: Pass, threads: int) -> Callable[[int], int]:
-    """Return the function that each thread calls with its number; each thread has its own arrays."""
-    sampling, rule, paths = work.sampling, _rule(work), _paths(work.tree)
-    num_dims, lengths = users.vectors.shape[1], work.ends - work.starts
-    longest = int(lengths.max(initial=0))
-    histories = _work(work)
-    num_rows = max(1 + rule.num_negatives, paths.max_rows)
-    num_users = len(work.order)
-    users_per_step = work.config.accumulate if rule.is_accumulating else max(1, num_users)
-    ends = np.array([*range(users_per_step, num_users, users_per_step), num_users], dtype=np.int64)  # of steps
-    ledger = _ledger(lengths[work.order], ends, rule, num_dims)
-    num_sorted = len(items.outputs.vectors) if rule.is_accumulating else 0
-    owns = [(_scratch(num_dims, longest, num_rows), _sorting(len(ledger.rows), num_sorted)) for _ in range(threads)]
-    taken = np.zeros((len(ends), LINE_NUMBERS), dtype=np.int64)  # threads write them: each in its own cache line
-    arrived = np.zeros(LINE_NUMBERS, dtype=np.int64)
-    stretch = stretch_users(int(np.diff(ends, prepend=0).max(initial=0)), threads)
+def _prepare(users: Rows, items: Items, work: Pass, threads: int, ledger: Ledger | None = None) -> Callable[[int], int]:
+    """Return the function that each thread calls with its number. With a ledger, items stand still."""
+    rule, paths = _rule(work, ledger is not None), _paths(work.tree)
+    lengths = (work.ends - work.starts)[work.order]
+    sizes = (users.vectors.shape[1], int(lengths.max(initial=0)), max(1 + rule.num_negatives, paths.max_rows))
+    taken = np.zeros(LINE_NUMBERS, dtype=np.int64)
+    stretch = stretch_users(len(work.order), threads)
     tables = (Table(rows.vectors, rows.squares) for rows in (users, items.outputs, items.inputs))
+    ledger = ledger or make_ledger(0, 0, 0)
     shared = (
-        *tables, _noise(sampling), paths, rule, ledger, histories, np.uint64(work.epoch_key), ends, taken, arrived, stretch,
-        threads,
+        *tables, _noise(work.sampling), paths, rule, ledger, _work(work), np.cumsum(lengths) - lengths,
+        np.uint64(work.epoch_key), taken, stretch,
     )  # fmt: skip
-    return lambda thread: int(train_order(*shared, thread, *owns[thread]))
+    return lambda _: int(train_order(*shared, _own("scratch", _scratch, sizes)))
 
 
 def _prepare_tiles(users: Rows, items: Items, work: Pass, _: int) -> Callable[[int], int]:
@@ -114,15 +116,14 @@ def _prepare_tiles(users: Rows, items: Items, work: Pass, _: int) -> Callable[[i
     tables = (Table(rows.vectors, rows.squares) for rows in (users, items.outputs))
     key, streams = np.uint64(work.epoch_key), work.streams
     shared = (*tables, _noise(work.sampling), rule, _work(work), key, streams, taken)
-    return lambda _: int(train_streams(*shared, _own_tile(sizes)))
+    return lambda _: int(train_streams(*shared, _own("tile", _tile, sizes)))
 
 
-def _own_tile(sizes: tuple[int, int, int]) -> Tile:
-    """Return the calling thread's tile, which it keeps: making it takes a tenth of a small visit's time."""
-    if getattr(_kept, "sizes", None) != sizes:
-        _kept.sizes, _kept.tile = sizes, _tile(*sizes)
-    tile: Tile = _kept.tile
-    return tile
+def _own(name: str, make: Callable[..., Any], sizes: tuple[int, ...]) -> Any:
+    """Return the calling thread's arrays, which it keeps: making them takes a tenth of a small visit's time."""
+    if getattr(_kept, name, (None,))[0] != sizes:
+        setattr(_kept, name, (sizes, make(*sizes)))
+    return getattr(_kept, name)[1]
 
 
 def _tile(num_dims: int, num_lanes: int, num_negatives: int) -> Tile:
@@ -131,42 +132,13 @@ def _tile(num_dims: int, num_lanes: int, num_negatives: int) -> Tile:
         "users": (width, length), "user_steps": (width, length), "negatives": (height, length),
         "negative_steps": (height, length), "across": (length, width), "scores": (height, width),
     }  # fmt: skip
-    drawn = ("rows", "next_rows", "corrections")
-    lanes = ("own_rows", "own_scores", "dots", "squares", "hidden_squares", "rates", "weights", "alpha", "l2")
+    drawn = ["rows", "next_rows", "corrections"]
+    lanes = "own_rows own_scores totals dots squares hidden_squares rates weights alpha l2".split()
     tables = {name: scratch_rows(*shape) for name, shape in shapes.items()}
     numbers = {name: scratch_rows(1, padded(max(height, width)))[0] for name in drawn + lanes}
     unsigned = {name: numbers[name].view(np.uint32) for name in ("rows", "next_rows", "own_rows")}
     states = {name: np.zeros(width, dtype=np.int64) for name in ("user", "position", "next")}
     return Tile(**tables | numbers | unsigned | states, key=np.zeros(width, dtype=np.uint64))
-
-
-def _ledger(lengths: NDArray[np.int64], ends: NDArray[np.int64], rule: Rule, num_dims: int) -> Ledger:
-    """Return a ledger for the largest step of users with these history lengths, int64[M], in order."""
-    lengths = lengths if rule.is_accumulating else lengths[:0]
-    first_predictions, most_predictions = _firsts(lengths, ends)
-    first_entries, most_entries = _firsts(lengths * (1 + rule.num_negatives), ends)
-    rows, pulls, askers = (np.empty(most_entries, dtype=dtype) for dtype in (np.uint32, np.float32, np.uint32))
-    hiddens = np.empty((most_predictions, num_dims), dtype=np.float32)
-    return Ledger(
-        hiddens, rows, pulls, askers, first_predictions, first_entries, np.zeros(len(lengths), dtype=np.int64)
-    )
-
-
-def _firsts(nums: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """Return the start of each user's entries within its step, given their numbers int64[M], and the most of a step."""
-    if not len(nums):
-        return nums, 0
-    before = np.concatenate(([0], np.cumsum(nums)))
-    sizes = np.diff(ends, prepend=0)
-    steps = before[ends - sizes]
-    return before[:-1] - np.repeat(steps, sizes), int((before[ends] - steps).max())
-
-
-def _sorting(num_entries: int, num_rows: int) -> Sorting:
-    entries, touched = (np.empty(num_entries + 1, dtype=np.uint32) for _ in range(2))
-    counts, owns, starts = (np.zeros(num_rows, dtype=np.int32) for _ in range(3))
-    predictions, pulls = np.zeros(num_entries + ROWS_AHEAD, dtype=np.uint32), np.empty(num_entries, dtype=np.float32)
-    return Sorting(entries, touched, counts, owns, starts, predictions, pulls)
 
 
 def _work(work: Pass) -> Work:
@@ -193,7 +165,7 @@ def _paths(tree: Tree | None) -> Paths:
     return Paths(parents, slots, first_rows, widths, tree.num_classes, tree.max_path_rows)
 
 
-def _rule(work: Pass) -> Rule:
+def _rule(work: Pass, is_accumulating: bool = False) -> Rule:
     config = work.config
     return Rule(
         is_softmax=config.objective == "sampled_softmax",
@@ -201,8 +173,8 @@ def _rule(work: Pass) -> Rule:
         is_adagrad=config.optimizer == "adagrad",
         is_dm=bool(config.dm),
         has_tree=bool(config.hs),
-        is_frozen=not work.update_items,
-        is_accumulating=config.accumulate > 1 and work.update_items,
+        is_frozen=is_accumulating or not work.update_items,
+        is_accumulating=is_accumulating,
         window=config.window,
         num_negatives=config.negative,
         tile_users=config.tile_users,

@@ -29,19 +29,10 @@ up as `learn` leaves it; for the rows of a prediction: rows uint32[R] (unsigned:
 float32[R].
 """
 
-Ledger = namedtuple("Ledger", "hiddens rows pulls askers first_predictions first_entries num_entries")
-"""The gradients of the outputs by a step's users. Outputs move after all users are trained (gradient accumulation).
-
-hiddens float32[P, D]: the predicting vector of each prediction. An entry is a row of the outputs in a prediction: rows uint32[E],
-pulls float32[E], and askers uint32[E], twice the prediction's number, plus one if the row is a token's own. For the users in
-order, int64[M]: first_predictions and first_entries, counted from the step's first, and num_entries.
-"""
-
-Sorting = namedtuple("Sorting", "entries touched counts owns starts predictions pulls")
-"""A thread's own arrays, in which it sorts the entries of the rows that it moves, by row.
-
-entries, touched uint32[E]: entries, and distinct rows; for all rows, int32[V]: counts and owns, the entries and those of them
-that are tokens' own, zero between steps, and starts in predictions uint32[E + ROWS_AHEAD] and pulls float32[E].
+Ledger = namedtuple("Ledger", "hiddens rows pulls")
+"""The gradients of the outputs by users that are trained while items stand still (gradient accumulation), for each prediction:
+hiddens float32[P, D], what predicts; rows int32[P, 1 + K], the token's own and its negatives', the first below 0 if the token was
+not kept; pulls float32[P, 1 + K].
 """
 
 Model = namedtuple("Model", "users outputs inputs noise paths rule scratch ledger")
@@ -55,16 +46,17 @@ Stream = namedtuple("Stream", "users outputs noise rule work tile")
 
 Tile = namedtuple(
     "Tile",
-    "users across negatives scores user_steps negative_steps rows next_rows corrections own_rows own_scores dots squares "
+    "users across negatives scores user_steps negative_steps rows next_rows corrections own_rows own_scores totals dots squares "
     "hidden_squares rates weights alpha l2 user key position next",
 )
 """A thread's own arrays for a tile of M lanes and K negatives; the first six are those of tiles.py, which pads all sizes.
 
 rows, next_rows uint32[K], corrections float32[K]: the items drawn for this step and the next. Of each lane, [M]: own_rows uint32,
-own_scores float32, its token's row and score, later pull; dots, squares, hidden_squares float32: of its token's row with its
-user's, and of each with itself; weights float32: of its token for its user; rates float32: of rows that move. Of a lane's user:
-alpha, l2 float32; user, position, next int64: its row, the positions of this token and the next; key uint64: of its draws.
+own_scores float32, its token's row and score, later pull; totals float32: scratch; dots, squares, hidden_squares float32: of its
+token's row with its user's, and of each with itself; weights float32: of its token for its user; rates float32: of rows that
+move. Of a lane's user: alpha, l2 float32; user, position, next int64: its row, the positions of this token and the next; key
+uint64: of its draws.
 """
 
-Turn = namedtuple("Turn", "place user history kept num_kept key alpha")
-"""A user's turn: place in the order, row, history int32[n], kept positions int64[num_kept or more], key and alpha."""
+Turn = namedtuple("Turn", "first_prediction user history kept num_kept key alpha")
+"""A user's turn: number of its first prediction, row, history int32[n], kept positions int64[num_kept or more], key and alpha."""

@@ -14,11 +14,9 @@ from surf2vec.trainer.kernels.compiled_draws import draw, draw_negative
 from surf2vec.trainer.kernels.llvm import (
     OPTIONS,
     ROWS_AHEAD,
-    add_rows,
     inlined,
     prefer_wide_vectors,
     prefetch_row,
-    pull_tiles,
     written_out,
 )
 from surf2vec.trainer.model.objectives import MAX_SCORE
@@ -104,23 +102,21 @@ def pull_rows(model, hidden, num_rows, has_own, alpha):
     rule, scratch = model.rule, model.scratch
     vectors, step, pulls = model.outputs.vectors, scratch.step, scratch.pulls
     num_dims = hidden.shape[0]
-    if rule.is_frozen or rule.is_accumulating:
-        add_rows(vectors, scratch.rows, pulls, 0, num_rows, step)
-    else:
-        set_rates(model, hidden, num_rows, has_own, alpha)
-        shrinks, grows = scratch.shrinks, scratch.grows
-        tiled = pull_tiles(vectors, scratch.rows, step, hidden, pulls, shrinks, grows, num_rows, rule.num_free)
-        if tiled == num_dims:
-            return
+    if rule.is_frozen:
         for i in range(num_rows):
-            row, pull, shrink, grow = scratch.rows[i], pulls[i], shrinks[i], grows[i]
-            bias = vectors[row, num_dims - 1]
-            for d in range(tiled, num_dims):
-                value = vectors[row, d]
-                step[d] += pull * value
-                vectors[row, d] = shrink * value + grow * hidden[d]
-            if rule.num_free < num_dims:
-                vectors[row, num_dims - 1] = bias + grow * hidden[num_dims - 1]
+            for d in range(num_dims):
+                step[d] += pulls[i] * vectors[scratch.rows[i], d]
+        return
+    set_rates(model, hidden, num_rows, has_own, alpha)
+    for i in range(num_rows):
+        row, pull, shrink, grow = scratch.rows[i], pulls[i], scratch.shrinks[i], scratch.grows[i]
+        bias = vectors[row, num_dims - 1]
+        for d in range(num_dims):
+            value = vectors[row, d]
+            step[d] += pull * value
+            vectors[row, d] = shrink * value + grow * hidden[d]
+        if rule.num_free < num_dims:
+            vectors[row, num_dims - 1] = bias + grow * hidden[num_dims - 1]
 
 
 @inlined

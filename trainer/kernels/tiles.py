@@ -22,15 +22,15 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from surf2vec.trainer.kernels.llvm import LINE_NUMBERS, LINE_TYPE, in_all_lanes, line_at, times_plus
+from surf2vec.trainer.kernels.llvm import LINE_NUMBERS, LINE_TYPE, in_all_lanes, inlined, line_at, times_plus
+from surf2vec.trainer.kernels.predictions import exp
 
 ROW_BLOCK = 8
 _FEATURES = numba.config.CPU_FEATURES or llvmlite.binding.get_host_cpu_features().flatten()  # type: ignore[attr-defined]
+_INT_LINE = ir.VectorType(ir.IntType(32), LINE_NUMBERS)
 _HAS_512_BITS = "+avx512f" in _FEATURES
 _ROWS, _LINES = (8, 2) if _HAS_512_BITS else (4, 1)  # of accumulators: 16 of 32 registers, or 8 of 16
-_INDEX, _INT32, _FLOAT = ir.IntType(64), ir.IntType(32), ir.FloatType()
-_INT_LINE = ir.VectorType(_INT32, LINE_NUMBERS)
-_FUSED = ("contract",)  # other freedoms of fastmath would merge the two parts of log(2)
+_INDEX = ir.IntType(64)
 _GAP_FLOATS = 256
 
 
@@ -68,12 +68,6 @@ def _load(builder, data, place):
 
 def _store(builder, line, data, place):
     builder.store(line, line_at(builder, data, place), align=4)
-
-
-def _call(builder, name, *values):
-    """Call LLVM's function of this name on lines."""
-    function_type = ir.FunctionType(LINE_TYPE, [value.type for value in values])
-    return builder.call(cgutils.get_or_insert_function(builder.module, function_type, f"llvm.{name}.v16f32"), values)
 
 
 def _lines_for(builder, number):
@@ -195,73 +189,28 @@ def pull_negatives(typing_context, pulls, users, steps, num_lanes):
     return types.void(pulls, users, steps, types.int64), generate
 
 
-def _exp(builder, x):
-    """Return e**x of a line with x <= 0: surf2vec.trainer.kernels.predictions.exp, line by line; at least e**-87."""
-
-    def filled(number):
-        return ir.Constant(LINE_TYPE, [float(np.float32(number))] * LINE_NUMBERS)
-
-    def fused(factor, number, added):
-        return builder.fadd(builder.fmul(factor, filled(number), flags=_FUSED), added, flags=_FUSED)
-
-    x = _call(builder, "maxnum", x, filled(-87))
-    n = _call(builder, "floor", fused(x, 1.44269504, filled(0.5)))
-    r = fused(n, 2.12194440e-4, fused(n, -0.693359375, x))
-    y = filled(1.9875691500e-4)
-    for number in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
-        y = builder.fadd(builder.fmul(y, r, flags=_FUSED), filled(number), flags=_FUSED)
-    square = builder.fmul(r, r, flags=_FUSED)
-    y = builder.fadd(builder.fmul(y, square, flags=_FUSED), builder.fadd(r, filled(1)), flags=_FUSED)
-    power = builder.add(builder.fptosi(n, _INT_LINE), ir.Constant(_INT_LINE, [127] * LINE_NUMBERS))
-    power = builder.shl(power, ir.Constant(_INT_LINE, [23] * LINE_NUMBERS))
-    return builder.fmul(y, builder.bitcast(power, LINE_TYPE))
-
-
-@intrinsic
-def normalize_tile(typing_context, scores, rows, corrections, own_rows, own_scores, num_negatives, num_lanes):
+@inlined
+def normalize_tile(scores, rows, corrections, own_rows, own_scores, totals, num_negatives):
     """Turn the scores of a sampled softmax into pulls: minus the probability of each negative, and 1 - that of the own token.
 
     scores float32[K, M] in and pulls out; rows uint32[K], corrections float32[K]: the negatives' items and what their scores are
     lowered by; own_rows uint32[M]: each lane's own item, for which a negative that is the same item does not count;
-    own_scores float32[M]: its score, corrected, and lowered by log of the negatives' weight; its pull out.
+    own_scores float32[M]: its score, corrected, and lowered by log of the negatives' weight; its pull out. totals float32[M] is
+    scratch. Powers are of the differences from the own score, which `exp` keeps finite.
     """
-
-    def generate(context, builder, signature, arguments):
-        *arrays, num_negatives, num_lanes = _unpack(context, builder, signature, arguments)
-        scores, rows, corrections, own_rows, own_scores = (array[0] for array in arrays)
-        width = arrays[0][1][1]
-        zero, one = (ir.Constant(LINE_TYPE, [number] * LINE_NUMBERS) for number in (0.0, 1.0))
-        highest, total = (cgutils.alloca_once(builder, LINE_TYPE) for _ in range(2))
-        with cgutils.for_range_slice(builder, _index(0), num_lanes, _index(LINE_NUMBERS)) as (lane, _):
-            own_score = _load(builder, own_scores, lane)
-            own_row = builder.load(builder.bitcast(builder.gep(own_rows, [lane]), _INT_LINE.as_pointer()), align=4)
-            builder.store(own_score, highest)
-            builder.store(zero, total)
-
-            def corrected(negative):
-                place = builder.add(builder.mul(negative, width), lane)
-                row, correction = (builder.load(builder.gep(data, [negative])) for data in (rows, corrections))
-                is_own = builder.icmp_unsigned("==", in_all_lanes(builder, row), own_row)
-                return place, is_own, builder.fsub(_load(builder, scores, place), in_all_lanes(builder, correction))
-
-            with cgutils.for_range(builder, num_negatives) as turn:
-                _, is_own, score = corrected(turn.index)
-                score = builder.select(is_own, own_score, score)
-                builder.store(_call(builder, "maxnum", score, builder.load(highest)), highest)
-            top = builder.load(highest)
-            with cgutils.for_range(builder, num_negatives) as turn:
-                place, is_own, score = corrected(turn.index)
-                power = builder.select(is_own, zero, _exp(builder, builder.fsub(score, top)))
-                builder.store(builder.fadd(power, builder.load(total)), total)
-                _store(builder, power, scores, place)
-            all_negatives = builder.load(total)
-            whole = builder.fadd(_exp(builder, builder.fsub(own_score, top)), all_negatives)
-            inverse = builder.fdiv(one, whole)
-            _store(builder, builder.fmul(all_negatives, inverse), own_scores, lane)
-            minus = builder.fneg(inverse)
-            with cgutils.for_range(builder, num_negatives) as turn:
-                place = builder.add(builder.mul(turn.index, width), lane)
-                _store(builder, builder.fmul(_load(builder, scores, place), minus), scores, place)
-        return context.get_dummy_value()
-
-    return types.void(scores, rows, corrections, own_rows, own_scores, types.int64, types.int64), generate
+    width = scores.shape[1]
+    for m in range(width):
+        totals[m] = np.float32(0)
+    for k in range(num_negatives):
+        row, correction = rows[k], corrections[k]
+        for m in range(width):
+            power = exp(scores[k, m] - correction - own_scores[m])
+            power = power if own_rows[m] != row else np.float32(0)
+            scores[k, m] = power
+            totals[m] += power
+    for m in range(width):
+        inverse = np.float32(1) / (np.float32(1) + totals[m])
+        own_scores[m], totals[m] = totals[m] * inverse, -inverse
+    for k in range(num_negatives):
+        for m in range(width):
+            scores[k, m] *= totals[m]

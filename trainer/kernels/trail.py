@@ -85,10 +85,10 @@ def _make_tile(config: TrainConfig, num_items: int) -> Tile:
     width, rows = padded(config.trail_size), padded(num_negatives, ROW_BLOCK)
     shapes = {
         "hiddens": (lanes, width), "across": (width, lanes), "steps": (lanes, width), "negatives": (rows, width),
-        "negative_steps": (rows, width), "scores": (rows, lanes), "scales": (1, lanes), "pulls": (1, lanes),
+        "negative_steps": (rows, width), "scores": (rows, lanes), "scales": (1, lanes), "pulls": (1, lanes), "totals": (1, lanes),
     }  # fmt: skip
     numbers = {name: scratch_rows(*shape) for name, shape in shapes.items()}
-    numbers |= {name: numbers[name][0] for name in ("scales", "pulls")}
+    numbers |= {name: numbers[name][0] for name in ("scales", "pulls", "totals")}
     unsigned = {name: np.zeros(size, np.uint32) for name, size in (("rows", rows), ("items", lanes))}
     signed = {name: np.zeros(size, np.int32) for name, size in (("same", rows), ("last_of", num_items))}
     return Tile(

@@ -31,13 +31,13 @@ def run_tile(
 ) -> None:  # fmt: skip
     """A tile's step; scores: as scored; softmax: its other arguments, the first of them the pulls."""
     prefer_wide_vectors()
-    pulls, rows, corrections, own_rows, own_scores = softmax
+    pulls, rows, corrections, own_rows, own_scores, totals = softmax
     turn_rows(users, across, num_lanes)
     score_tile(negatives, across, scores, num_lanes)
     for k in range(scores.shape[0]):
         for m in range(scores.shape[1]):
             pulls[k, m] = scores[k, m]
-    normalize_tile(pulls, rows, corrections, own_rows, own_scores, num_negatives, num_lanes)
+    normalize_tile(pulls, rows, corrections, own_rows, own_scores, totals, num_negatives)
     pull_users(pulls, negatives, user_steps, num_lanes)
     pull_negatives(pulls, users, negative_steps, num_lanes)
 
@@ -58,7 +58,7 @@ def test_a_tile_is_four_matrix_products_and_a_softmax(num_lanes: int, num_negati
     rows, own_rows = (rng.integers(0, 9, num).astype(np.uint32) for num in (high, width))
     corrections, own_scores = (rng.normal(size=(1, num)).astype(np.float32)[0] for num in (high, width))
     own = own_scores[:num_lanes].astype(np.float64)
-    softmax = (pulls, rows, corrections, own_rows, own_scores)
+    softmax = (pulls, rows, corrections, own_rows, own_scores, scratch_rows(1, width)[0])
     run_tile(users, across, negatives, scores, softmax, user_steps, negative_steps, num_negatives, num_lanes)
 
     exact = negatives[:num_negatives].astype(np.float64) @ users[:num_lanes].T
@@ -82,9 +82,9 @@ def test_scores_far_out_stay_finite() -> None:
     pulls[0] = 1e4
     own_rows[1:] = 1
     own_scores, none = np.full(16, -1e4, np.float32), np.zeros(8, np.float32)
-    normalize = numba.njit(lambda a, b, c, d, e, k, m: normalize_tile(a, b, c, d, e, k, m))
-    normalize(pulls, rows, none, own_rows, own_scores, 8, 16)
-    assert own_scores.tolist() == [0.0] + [1.0] * 15
+    normalize = numba.njit(lambda a, b, c, d, e, f: normalize_tile(a, b, c, d, e, f, 8))
+    normalize(pulls, rows, none, own_rows, own_scores, np.zeros(16, np.float32))
+    np.testing.assert_allclose(own_scores, [0.0] + [1.0] * 15, atol=1e-6)
     assert (pulls[:, 0] == 0).all()
     np.testing.assert_allclose(pulls[:, 1:].sum(axis=0), -1, atol=1e-6)
 

@@ -2,12 +2,10 @@
 
 import dataclasses
 
-import numba
 import numpy as np
 import pytest
 
 from surf2vec.trainer.kernels import cpu, pick_kernel
-from surf2vec.trainer.kernels.ledger import is_moved_by
 from tests.trainer.kernels.test_kernels import KERNELS
 from tests.trainer.kernels.work import SETTINGS, arrays, make_config, make_rows, make_work, train_users_of
 
@@ -53,7 +51,7 @@ def test_items_move_by_the_sum_once_in_a_step() -> None:
 def test_accumulated_steps_end_with_the_same_bits_on_any_number_of_threads(
     setting: str, num_items: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Items stand still while users ask, and each is moved by one thread; more threads than cores, and than users, too."""
+    """Items stand still while users are trained; more threads than cores, and than users, too."""
     monkeypatch.setattr(cpu, "max_threads", lambda: 64)
     results = set()
     for threads in (1, 2, 3, 7):
@@ -63,14 +61,3 @@ def test_accumulated_steps_end_with_the_same_bits_on_any_number_of_threads(
         num_kept = cpu.train_users(users, items, work)
         results.add((num_kept, b"".join(array.tobytes() for array in arrays(users, items))))
     assert len(results) == 1
-
-
-@pytest.mark.parametrize("num_rows", [2, 3135])
-@pytest.mark.parametrize("num_threads", [1, 2, 3, 16])
-def test_every_row_is_moved_by_one_thread_and_all_have_as_many(num_rows: int, num_threads: int) -> None:
-    ask = numba.njit(lambda row, thread, num_threads: is_moved_by(row, thread, num_threads))
-    is_moved = np.array(
-        [[ask(np.uint32(row), thread, num_threads) for row in range(num_rows)] for thread in range(num_threads)]
-    )
-    assert (is_moved.sum(axis=0) == 1).all()
-    assert is_moved.sum(axis=1).max() <= num_rows / num_threads * 1.05 + 1
