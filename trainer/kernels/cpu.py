@@ -133,7 +133,7 @@ def _tile(num_dims: int, num_lanes: int, num_negatives: int) -> Tile:
         "negative_steps": (height, length), "across": (length, width), "scores": (height, width),
     }  # fmt: skip
     drawn = ["rows", "next_rows", "corrections"]
-    lanes = "own_rows own_scores totals dots squares hidden_squares rates weights alpha l2".split()
+    lanes = ["own_rows", "own_scores", "totals", "dots", "squares", "hidden_squares", "rates", "weights", "alpha", "l2"]
     tables = {name: scratch_rows(*shape) for name, shape in shapes.items()}
     numbers = {name: scratch_rows(1, padded(max(height, width)))[0] for name in drawn + lanes}
     unsigned = {name: numbers[name].view(np.uint32) for name in ("rows", "next_rows", "own_rows")}
