@@ -210,13 +210,13 @@ class GateConfig(Section):
     """At most this share of the champion's hit@10 and MRR@20 may be lost, for the same users and items, beyond
     chance; and ten times this of its hit@10 on its own night."""
     kept: float = Field(0.8, title="Kept", ge=0)
-    """Least ratio to the champion of users, items, users with a vector, and items in the first 20 of any user."""
+    """Minimum ratio to the champion's users, items, users with a vector, and items in the first 20 of any user."""
     cosine_median: float = Field(0.9, title="Drift", ge=-1, le=1)
     """Median cosine to the champion's vectors, in one space, of users whose tokens did not change."""
     newest_day_events: float = Field(0.6, title="Newest day", ge=0)
-    """Least ratio of its events to the usual number (after three weeks, the median of the same weekday)."""
+    """Minimum ratio of its events to the usual number (after three weeks, the median of the same weekday)."""
     missing_days: int = Field(0, title="Missing days", ge=0)
-    """Most days without events since the champion's newest day."""
+    """Maximum number of missing days since the champion's newest day."""
 
 
 class ResourcesConfig(Section):

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from surf2vec.tasks.root.wording import amount, count, duration, share
+from surf2vec.tasks.root.wording import format_bytes, format_count, format_duration, format_percent
 from surf2vec.trainer.system.units import size
 
 console = Console(markup=False, emoji=False, highlight=False)
@@ -33,10 +33,12 @@ def show_run(result: dict[str, Any]) -> None:
     if metrics := result["metrics"]:
         values["hit@10"] = f"{metrics['hit_at_10']:.4f}   popularity {metrics['popularity_hit_at_10']:.4f}"
     training, gate = result["training"], result["gate"]
-    spent = f"{duration(training['train_seconds'])}, planned {duration(training['train_predicted_seconds'])}"
-    memory = f"{amount(training['train_peak_bytes'])} of {amount(training['train_budget_bytes'])}"
+    spent = (
+        f"{format_duration(training['train_seconds'])}, planned {format_duration(training['train_predicted_seconds'])}"
+    )
+    memory = f"{format_bytes(training['train_peak_bytes'])} of {format_bytes(training['train_budget_bytes'])}"
     values |= {
-        "trained": f"{spent}   {memory}   {share(training['train_stall'])} waiting for the disk",
+        "trained": f"{spent}   {memory}   {format_percent(training['train_stall'])} waiting for the disk",
         "gate": "nothing to compare with: it was the first" if gate["verdict"] == "first" else gate["verdict"],
         "registered": f"{result['model_name']} version {result['model_version']}, {result['alias'] or 'without an alias'}",
         "tracking": result["tracking_uri"],
@@ -61,11 +63,11 @@ def show_dry_run(result: dict[str, Any]) -> None:
     if predicted := result.get("predicted"):
         spent = predicted["seconds"]
         for name in ("users", "items"):
-            values[name] = f"{result[name]:,}, before {count(result[f'{name}_before'])}"
-        values["users"] += f"; trained {count(result['changed_users'])}, new {count(result['new_users'])}"
-        values["seconds"] = ", ".join(f"{name} {duration(spent[name])}" for name in spent)
-        values["memory"] = f"{amount(predicted['peak_bytes'])} of {amount(predicted['budget_bytes'])}"
-        values["disk"] = ", ".join(f"{name} {amount(value)}" for name, value in predicted["disk_bytes"].items())
+            values[name] = f"{result[name]:,}, before {format_count(result[f'{name}_before'])}"
+        values["users"] += f"; trained {format_count(result['changed_users'])}, new {format_count(result['new_users'])}"
+        values["seconds"] = ", ".join(f"{name} {format_duration(spent[name])}" for name in spent)
+        values["memory"] = f"{format_bytes(predicted['peak_bytes'])} of {format_bytes(predicted['budget_bytes'])}"
+        values["disk"] = ", ".join(f"{name} {format_bytes(value)}" for name, value in predicted["disk_bytes"].items())
         values["gate"] = (
             f"at risk: {', '.join(result['gate']['at_risk']) or 'nothing that is known before the training'}"
         )
@@ -112,9 +114,9 @@ def show_nights(result: dict[str, Any]) -> None:
             skipped.append(f"{night['day']}  version {night['model_version']} held by {', '.join(held_by)}")
         metrics = night["metrics"]
         quality = [f"{metrics[name]:.4f}" if name in metrics else "" for name in ("hit_at_10", "popularity_hit_at_10")]
-        spent = duration(sum_seconds(night))
+        spent = format_duration(sum_seconds(night))
         last = [spent, str(night["model_version"]), night["alias"] or "none"]
-        rows.append([night["day"], count(night["events"]), count(night["users"]), *quality, *last])
+        rows.append([night["day"], format_count(night["events"]), format_count(night["users"]), *quality, *last])
     columns = ("<day", ">events", ">users", ">hit@10", ">popular", ">night", ">version", "<alias")
     show_table(columns, rows, padding=(0, 2, 0, 0), **PLAIN)
     print(*skipped, f"the page of these nights: {result['report']}", sep="\n")

@@ -52,7 +52,7 @@ from surf2vec.tasks.corpus.window import (
 )
 from surf2vec.tasks.root.failures import explain_failures
 from surf2vec.tasks.root.run import Root
-from surf2vec.tasks.root.wording import several
+from surf2vec.tasks.root.wording import format_counted
 from surf2vec.trainer.errors import InputError
 from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.store.tokens import CHANGED, VOCABULARY, Corpus, held_out_keys, open_corpus, partition_name
@@ -136,7 +136,7 @@ class Build:
         num_events = count_partitions(self.con, self.shared.params, self.window)
         parts = self.shared.divide(num_events, fan_out)
         groups = [group for part in parts for group in part.groups]
-        message = f"{self.window.num_events:,} events of {len(num_events)} micro-partitions, in {several(len(groups), 'group')}"
+        message = f"{self.window.num_events:,} events of {len(num_events)} micro-partitions, in {format_counted(len(groups), 'group')}"
         on_event("log", {"message": message})
         for cleaned in fan_out.run(clean_part, parts, on_event):
             self.stages.update(cleaned)

@@ -22,7 +22,7 @@ from surf2vec.tasks.evaluation.comparison import find_users, match_items, match_
 from surf2vec.tasks.export.export import EXPORT_MANIFEST, path_of, read_part_of
 from surf2vec.tasks.export.served_export import decode_vectors
 from surf2vec.tasks.export.vector_files import interests_of, read_vectors
-from surf2vec.tasks.gate.rules import TOP, Finding, Rule, compare, hits, make_table, reciprocals
+from surf2vec.tasks.gate.rules import TOP, Judgement, Rule, compare, hits, make_table, reciprocals
 from surf2vec.tasks.root.records import Comparison, CorpusStep, EvaluateStep, ExportStep, Steps, read_run_record
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
@@ -30,7 +30,7 @@ from surf2vec.trainer.system.files import read_json
 
 Days = Mapping[date, int]
 """The number of events of each UTC day with events."""
-Figures = dict[str, float | str | Finding]
+Figures = dict[str, float | str | Judgement]
 """Tonight's figure for each rule, by its name; or a text with the reason why there is none."""
 NO_CHAMPION = "there is no champion"
 MIN_DAYS = 3
@@ -124,15 +124,17 @@ def judge_release(case: Case) -> dict[str, Any]:
     if case.champion is not None:
         figures["own_hit_at_10"] = _own_hits(case)
         figures |= _quality(case, rules) | _vectors(case, tonight)
-    findings = [_find(rule, figures[name]) for name, rule in rules.items()]
-    held_by = [finding.rule.name for finding in findings if finding.holds_back and case.champion is not None]
-    metrics = {f"gate_{finding.rule.name}": finding.value for finding in findings if finding.value is not None}
+    judgements = [_find(rule, figures[name]) for name, rule in rules.items()]
+    held_by = [judgement.rule.name for judgement in judgements if judgement.holds_back and case.champion is not None]
+    metrics = {
+        f"gate_{judgement.rule.name}": judgement.value for judgement in judgements if judgement.value is not None
+    }
     return {
         "passes": not held_by,
         "verdict": "first" if case.champion is None else "held" if held_by else "passed",
         "champion": case.champion,
         "held_by": held_by,
-        "table": make_table(findings, is_first=case.champion is None),
+        "table": make_table(judgements, is_first=case.champion is None),
         "metrics": metrics | {"gate_passes": float(not held_by)},
         "days": {day.isoformat(): events for day, events in sorted(case.days.items())},
     }
@@ -145,11 +147,13 @@ def foresee(case: Case) -> dict[str, Any]:
     """
     rules = {rule.name: rule for rule in list_rules(case.gate)}
     figures = dict.fromkeys(rules, "it is known after the training" if case.champion else NO_CHAMPION) | _arrivals(case)
-    findings = [_find(rule, figures[name]) for name, rule in rules.items()]
+    judgements = [_find(rule, figures[name]) for name, rule in rules.items()]
     return {
-        "at_risk": [finding.rule.name for finding in findings if finding.holds_back and case.champion is not None],
-        "unknown": [finding.rule.name for finding in findings if finding.value is None],
-        "table": make_table(findings, is_first=case.champion is None),
+        "at_risk": [
+            judgement.rule.name for judgement in judgements if judgement.holds_back and case.champion is not None
+        ],
+        "unknown": [judgement.rule.name for judgement in judgements if judgement.value is None],
+        "table": make_table(judgements, is_first=case.champion is None),
     }
 
 
@@ -175,10 +179,10 @@ def list_rules(gate: GateConfig) -> list[Rule]:
     ]
 
 
-def _find(rule: Rule, figure: float | str | Finding) -> Finding:
-    if isinstance(figure, Finding):
+def _find(rule: Rule, figure: float | str | Judgement) -> Judgement:
+    if isinstance(figure, Judgement):
         return figure
-    return Finding(rule, None, reason=figure) if isinstance(figure, str) else Finding(rule, figure)
+    return Judgement(rule, None, reason=figure) if isinstance(figure, str) else Judgement(rule, figure)
 
 
 def _quality(case: Case, rules: dict[str, Rule]) -> Figures:

@@ -1,8 +1,8 @@
 """The rules of the gate, which decide whether tonight's release may serve. Pure functions.
 
 Challenger and champion rank the same held-out events, which neither has seen. A paired bootstrap over users judges the
-difference of two shares, so that a night is held back only if it is worse beyond chance. A rule without data (a first night, a
-log without times) gives a reason and holds nothing back.
+difference of two shares, so that a night is held only if it is worse by more than noise. A rule without data (a first night, a
+log without times) gives a reason and holds nothing.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Judgement:
     """A rule's figure for tonight, or None and a reason. interval: the range of 95 % of the resamples."""
 
     rule: Rule
@@ -41,7 +41,7 @@ class Finding:
 
     @property
     def holds_back(self) -> bool:
-        """Whether the figure breaks the rule beyond chance: the complete interval is on the wrong side."""
+        """Whether the figure breaks the rule by more than noise: the complete interval is past the limit."""
         if self.value is None:
             return False
         low, high = self.interval or (self.value, self.value)
@@ -58,14 +58,14 @@ def reciprocals(ranks: NDArray[np.floating]) -> NDArray[np.float64]:
     return np.where(ranks <= TOP, 1 / ranks.astype(np.float64), 0.0)
 
 
-def compare(rule: Rule, challenger: NDArray[np.float64], champion: NDArray[np.float64], seed: int = 0) -> Finding:
+def compare(rule: Rule, challenger: NDArray[np.float64], champion: NDArray[np.float64], seed: int = 0) -> Judgement:
     """Return the relative difference of two means over the same users, float64[m] each, with a paired bootstrap interval.
 
-    The finding has no value without users, or if the champion's mean is zero.
+    The judgement has no value without users, or if the champion's mean is zero.
     """
     num_users = len(champion)
     if num_users == 0 or champion.mean() == 0:
-        return Finding(rule, None, reason="no user was compared" if num_users == 0 else "the champion finds nothing")
+        return Judgement(rule, None, reason="no user was compared" if num_users == 0 else "the champion finds nothing")
     rng = np.random.default_rng(seed)
     ratios = np.empty(RESAMPLES)
     for resample in range(RESAMPLES):
@@ -73,38 +73,38 @@ def compare(rule: Rule, challenger: NDArray[np.float64], champion: NDArray[np.fl
         base = champion[users].mean()
         ratios[resample] = challenger[users].mean() / base - 1 if base > 0 else 0.0
     low, high = np.quantile(ratios, (0.025, 0.975))
-    return Finding(rule, float(challenger.mean() / champion.mean() - 1), (float(low), float(high)))
+    return Judgement(rule, float(challenger.mean() / champion.mean() - 1), (float(low), float(high)))
 
 
-def make_table(findings: Sequence[Finding], is_first: bool = False) -> list[dict[str, str]]:
-    """Return the table of the gate: rule, figure, limit, and whether the rule held the release back and by how much.
+def make_table(judgements: Sequence[Judgement], is_first: bool = False) -> list[dict[str, str]]:
+    """Return the table of the gate: rule, figure, limit, and the verdict.
 
-    The first release always serves: its broken rules get the verdict "would hold back".
+    The first release always serves: its broken rules get the verdict "would hold".
     """
-    held = "would hold back" if is_first else "held back"
+    held = "would hold" if is_first else "held"
     return [
         {
-            "rule": finding.rule.description,
-            "tonight": _show_figure(finding),
-            "limit": f"{'>=' if finding.rule.is_floor else '<='} {finding.rule.show(finding.rule.limit)}",
-            "verdict": _give_verdict(finding, held),
+            "rule": judgement.rule.description,
+            "tonight": _show_figure(judgement),
+            "limit": f"{'>=' if judgement.rule.is_floor else '<='} {judgement.rule.show(judgement.rule.limit)}",
+            "verdict": _give_verdict(judgement, held),
         }
-        for finding in findings
+        for judgement in judgements
     ]
 
 
-def _show_figure(finding: Finding) -> str:
-    shown = "" if finding.value is None else finding.rule.show(finding.value)
-    if finding.interval is None:
+def _show_figure(judgement: Judgement) -> str:
+    shown = "" if judgement.value is None else judgement.rule.show(judgement.value)
+    if judgement.interval is None:
         return shown
-    return f"{shown} ({finding.rule.show(finding.interval[0])} to {finding.rule.show(finding.interval[1])})"
+    return f"{shown} ({judgement.rule.show(judgement.interval[0])} to {judgement.rule.show(judgement.interval[1])})"
 
 
-def _give_verdict(finding: Finding, held: str) -> str:
-    if finding.value is None:
-        return f"nothing to go by: {finding.reason}"
-    distance = finding.value - finding.rule.limit
-    distance = distance if finding.rule.is_floor else -distance  # negative on the wrong side of the limit
-    if not finding.holds_back:
-        return "passed" if distance >= 0 else "passed: may be chance"
-    return f"{held}, {finding.rule.show(abs(distance)).removeprefix('+')} on the wrong side"
+def _give_verdict(judgement: Judgement, held: str) -> str:
+    if judgement.value is None:
+        return f"not checked: {judgement.reason}"
+    distance = judgement.value - judgement.rule.limit
+    distance = distance if judgement.rule.is_floor else -distance  # negative past the limit
+    if not judgement.holds_back:
+        return "passed" if distance >= 0 else "passed (within noise)"
+    return f"{held}: {judgement.rule.show(abs(distance)).removeprefix('+')} past the limit"

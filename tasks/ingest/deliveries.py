@@ -22,7 +22,7 @@ from surf2vec.tasks.ingest.sources import (
 )
 from surf2vec.tasks.ingest.user_key import read_user_key
 from surf2vec.tasks.root.run import Root
-from surf2vec.tasks.root.wording import several
+from surf2vec.tasks.root.wording import format_counted
 from surf2vec.trainer.errors import ConfigError, DamageError, InputError
 from surf2vec.trainer.events import OnEvent
 from surf2vec.trainer.system.files import digest_file, verify_all
@@ -78,7 +78,7 @@ def find_sources(
     unread = [name for name in stamps if name not in known or known[name][0] != stamps[name]]
     if unread:
         num_bytes = sum(stamps[name][0] for name in unread)
-        on_event("log", {"message": f"reading {several(len(unread), 'new log file')}, {size(num_bytes)}"})
+        on_event("log", {"message": f"reading {format_counted(len(unread), 'new log file')}, {size(num_bytes)}"})
 
     def digest(name: str) -> str:
         if is_remote(name):

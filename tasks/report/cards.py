@@ -4,7 +4,14 @@ from typing import Any
 
 from surf2vec.tasks.report.tables import describe_gate
 from surf2vec.tasks.root.records import CorpusStep, EvaluateStep, ExportStep, GateStep, RunRecord
-from surf2vec.tasks.root.wording import amount, as_markdown, brief, count, duration, score
+from surf2vec.tasks.root.wording import (
+    as_markdown,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_score,
+    format_short,
+)
 
 NUM_ID_CHARACTERS = 6
 
@@ -22,11 +29,11 @@ def list_night(record: RunRecord) -> list[str]:
     corpus = steps.corpus or CorpusStep()
     metrics = (steps.evaluate or EvaluateStep()).metrics
     export = steps.export or ExportStep()
-    changed = "" if corpus.num_changed is None else f", {count(corpus.num_changed)} of them changed"
-    lines.append(f"**Users** {count(export.num_users)}{changed}; {count(export.num_items)} items")
+    changed = "" if corpus.num_changed is None else f", {format_count(corpus.num_changed)} of them changed"
+    lines.append(f"**Users** {format_count(export.num_users)}{changed}; {format_count(export.num_items)} items")
     if metrics:
-        popular = score(metrics.get("popularity_hit_at_10"))
-        lines.append(f"**hit@10** {score(metrics.get('hit_at_10'))}, popularity {popular}")
+        popular = format_score(metrics.get("popularity_hit_at_10"))
+        lines.append(f"**hit@10** {format_score(metrics.get('hit_at_10'))}, popularity {popular}")
     if steps.gate:
         lines.append(f"**Gate** {as_markdown(describe_gate(steps.gate))}")
     if steps.registered:
@@ -39,7 +46,7 @@ def list_night(record: RunRecord) -> list[str]:
 def describe_time(record: RunRecord) -> str:
     """Returns the line that says how long a run took."""
     seconds = {name: step.seconds or 0 for name, step in record.steps.ended().items()}
-    return f"**Time** {duration(sum(seconds.values()))}, training {duration(seconds.get('train'))}"
+    return f"**Time** {format_duration(sum(seconds.values()))}, training {format_duration(seconds.get('train'))}"
 
 
 def model_card(model_name: str) -> str:
@@ -92,11 +99,11 @@ def version_card(record: RunRecord, manifest: dict[str, Any], size_bytes: int, e
         f"after release {record.base.release}" if record.base else f"trained anew: {record.full_because or 'as asked'}"
     )
     lines = [
-        f"Release {manifest['release']}: a vector of {manifest['vector_size']} numbers for each of "
-        f"{manifest['num_users']:,} users and for {manifest['num_items']:,} items, {amount(size_bytes)}. They are {place}.",
+        f"Release {manifest['release']}: a vector of {manifest['vector_size']} dimensions for each of "
+        f"{manifest['num_users']:,} users and for {manifest['num_items']:,} items, {format_bytes(size_bytes)}. They are {place}.",
         "",
         *(f"* {line}" for line in list_night(record)[1:]),
-        f"* **Window** {corpus.since or 'undated'} to {corpus.until or 'undated'}, {brief(corpus.num_tokens or 0)} tokens",
+        f"* **Window** {corpus.since or 'undated'} to {corpus.until or 'undated'}, {format_short(corpus.num_tokens or 0)} tokens",
         f"* **Origin** run {record.run_id}, corpus {manifest['created_from']['window_id']}, generation {manifest['generation']}, "
         f"{begun}",
         f"* **Space** {manifest['space_id']}: compare with releases of the same one only",
@@ -109,7 +116,7 @@ def version_card(record: RunRecord, manifest: dict[str, Any], size_bytes: int, e
 
 
 def _show_rule(row: dict[str, str]) -> str:
-    """Return the row of a rule: a figure is not parted from its sign and its unit, and what held back is bold."""
+    """Return the row of a rule: a figure is not parted from its sign and its unit, and a rule that holds is bold."""
     cells = [as_markdown(row[name]) for name in ("rule", "tonight", "limit", "verdict")]
     cells = [cell.replace("= ", "=\u00a0").replace(" %", "\u00a0%") for cell in cells]
     cells[-1] = f"**{cells[-1]}**" if row["verdict"].startswith("held") else cells[-1]

@@ -7,7 +7,14 @@ version is a dash or is left out. With several workers, both are those of the fi
 from typing import Any
 
 from surf2vec.tasks.root.records import TrainStep
-from surf2vec.tasks.root.wording import UNKNOWN, amount, count, duration, several, share
+from surf2vec.tasks.root.wording import (
+    UNKNOWN,
+    format_bytes,
+    format_count,
+    format_counted,
+    format_duration,
+    format_percent,
+)
 
 
 def list_measured(train: TrainStep) -> list[dict[str, str]]:
@@ -17,31 +24,31 @@ def list_measured(train: TrainStep) -> list[dict[str, str]]:
         return []
     is_sharded = (plan.get("sharing") or {}).get("mode") == "sharded"  # item blocks move between workers
     is_resident = plan.get("num_chunks") == 1 and (plan.get("num_blocks", 1) == 1 or is_sharded)
-    commits = f"{several(train.num_commits, 'commit')} ({count(plan.get('num_commits'))} planned)"
-    waited = share(train.commit_stall)
+    commits = f"{format_counted(train.num_commits, 'commit')} ({format_count(plan.get('num_commits'))} planned)"
+    waited = format_percent(train.commit_stall)
     rows = [
-        ("Time", duration(plan.get("seconds")), duration(seconds), "of training, and of waiting for commits"),
+        ("Time", format_duration(plan.get("seconds")), format_duration(seconds), "of training, and of waiting for commits"),
         (
-            "Memory", amount(plan.get("peak_bytes")), amount(train.peak_bytes),
-            f"of the process at most; budget {amount(plan.get('budget_bytes'))}",
+            "Memory", format_bytes(plan.get("peak_bytes")), format_bytes(train.peak_bytes),
+            f"of the process at most; budget {format_bytes(plan.get('budget_bytes'))}",
         ),
         (
-            "Read", amount(plan.get("read_bytes")), amount(train.bytes_read),
+            "Read", format_bytes(plan.get("read_bytes")), format_bytes(train.bytes_read),
             "nothing comes back: all vectors stay in memory" if is_resident else "vectors that come back",
         ),
         (
-            "Written", amount(plan.get("written_bytes")), amount(train.bytes_written),
+            "Written", format_bytes(plan.get("written_bytes")), format_bytes(train.bytes_written),
             f"{'' if is_resident else 'vectors that leave, and '}{commits}",
         ),
         (
             "Disk", format_rates(plan.get("read_bytes"), plan.get("written_bytes"), plan.get("seconds")),
             format_rates(train.bytes_read, train.bytes_written, seconds), "read / written on average",
         ),
-        ("Waiting", UNKNOWN, share(train.stall), f"of training's time, for the disk; for commits another {waited}"),
+        ("Waiting", UNKNOWN, format_percent(train.stall), f"of training's time, for the disk; for commits another {waited}"),
     ]  # fmt: skip
     for load in train.workers[:1]:
         sent_bytes = load["passed_bytes"] + load["summed_bytes"]
-        rows.append(("Sent", amount(plan.get("sent_bytes")), amount(sent_bytes), "to other workers"))
+        rows.append(("Sent", format_bytes(plan.get("sent_bytes")), format_bytes(sent_bytes), "to other workers"))
     return [dict(zip(("what", "planned", "measured", "note"), row, strict=True)) for row in rows]
 
 
@@ -83,7 +90,7 @@ def format_rates(read_bytes: int | None, written_bytes: int | None, seconds: flo
     """Returns the read and the write rate as text: `12.0 MB/s / 24.0 MB/s`."""
     if not seconds or read_bytes is None or written_bytes is None:
         return UNKNOWN
-    return f"{amount(read_bytes / seconds)}/s / {amount(written_bytes / seconds)}/s"
+    return f"{format_bytes(read_bytes / seconds)}/s / {format_bytes(written_bytes / seconds)}/s"
 
 
 def list_loads(train: TrainStep) -> list[dict[str, str]]:
@@ -99,14 +106,14 @@ def list_loads(train: TrainStep) -> list[dict[str, str]]:
     return [
         {
             "worker": str(rank),
-            "tokens": share(load["tokens"] / num_tokens),
-            "time": duration(load["train_seconds"]),
-            "sums": duration(load["exchange_seconds"]),
-            "blocks": duration(load["pass_seconds"]),
-            "word": duration(load["meet_seconds"]),
-            "disk": duration(load["stall_seconds"]),
-            "sent": amount(load["passed_bytes"] + load["summed_bytes"]),
-            "memory": amount(load["peak_bytes"]),
+            "tokens": format_percent(load["tokens"] / num_tokens),
+            "time": format_duration(load["train_seconds"]),
+            "sums": format_duration(load["exchange_seconds"]),
+            "blocks": format_duration(load["pass_seconds"]),
+            "word": format_duration(load["meet_seconds"]),
+            "disk": format_duration(load["stall_seconds"]),
+            "sent": format_bytes(load["passed_bytes"] + load["summed_bytes"]),
+            "memory": format_bytes(load["peak_bytes"]),
             "late": format_late(load),
         }
         for rank, load in enumerate(train.workers)
@@ -117,7 +124,7 @@ def describe_sharing(train: TrainStep) -> str:
     """Returns how the workers shared the item table, and why; empty if a single process trained."""
     mode = (train.plan.get("sharing") or {}).get("mode", "alone")
     reasons = [reason for reason in train.plan.get("reasons") or () if reason.startswith(f"{mode}: ")]
-    return "" if mode == "alone" else f"{count(len(train.workers))} workers, {'; '.join(reasons) or mode}"
+    return "" if mode == "alone" else f"{format_count(len(train.workers))} workers, {'; '.join(reasons) or mode}"
 
 
 def select_first_worker(train: TrainStep) -> TrainStep:

@@ -13,7 +13,7 @@ from surf2vec.tasks.report import plots
 from surf2vec.tasks.report.report import PAGES
 from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.run import Root, read_run_records
-from surf2vec.tasks.root.wording import brief, phrase, score
+from surf2vec.tasks.root.wording import format_key, format_score, format_short
 from surf2vec.trainer.system.files import replace_file
 
 Night = dict[str, Any]
@@ -64,7 +64,7 @@ def write_nights_report(nights: list[Night], path: Path) -> None:
         num_nights=len(run),
         charts=draw_nights(run, drift) if run else {},
         nights=nights,
-        drift={name: phrase(name.removeprefix("gate_")) for name in drift},
+        drift={name: format_key(name.removeprefix("gate_")) for name in drift},
         sum_seconds=sum_seconds,
         chart=plots,
     )
@@ -77,7 +77,7 @@ def draw_nights(nights: list[Night], drift: list[str]) -> dict[str, plots.LineCh
     days = [date.fromisoformat(night["day"]) for night in nights]
     metrics, seconds = [night["metrics"] for night in nights], [night["seconds"] for night in nights]
     quality = {"vectors": "hit_at_10", "popularity": "popularity_hit_at_10"}
-    cosines = {phrase(name.removeprefix("gate_cosine_")): name for name in drift}
+    cosines = {format_key(name.removeprefix("gate_cosine_")): name for name in drift}
 
     def draw(curves: dict[str, list[float | None]], show: Any, from_zero: bool = True) -> plots.LineChart | None:
         dots = {
@@ -96,17 +96,19 @@ def draw_nights(nights: list[Night], drift: list[str]) -> dict[str, plots.LineCh
 
     return {
         "hit@10 of the held-out next page": draw(
-            {name: [one.get(metric) for one in metrics] for name, metric in quality.items()}, score
+            {name: [one.get(metric) for one in metrics] for name, metric in quality.items()}, format_score
         ),
         "Drift: cosine of a user's vector to the one before": draw(
-            {name: [one.get(metric) for one in metrics] for name, metric in cosines.items()}, score, from_zero=False
+            {name: [one.get(metric) for one in metrics] for name, metric in cosines.items()},
+            format_score,
+            from_zero=False,
         ),
         "Seconds": draw(
             {"night": [sum_seconds(night) for night in nights], "training": [one.get("train") for one in seconds]},
-            lambda value: f"{brief(value)} s",
+            lambda value: f"{format_short(value)} s",
         ),
         "Users and items with a vector": draw(
-            {name: [night[name] for night in nights] for name in ("users", "items")}, brief
+            {name: [night[name] for night in nights] for name in ("users", "items")}, format_short
         ),
     }
 

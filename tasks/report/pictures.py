@@ -25,7 +25,7 @@ from surf2vec.tasks.export.vector_files import VECTOR_COLUMNS, directions_of
 from surf2vec.tasks.report.page_names import OTHER, sections, short_names, shorten, shown_url
 from surf2vec.tasks.report.plots import Label, LineChart, draw_lines, place_labels
 from surf2vec.tasks.root.records import RunRecord
-from surf2vec.tasks.root.wording import brief, count, duration
+from surf2vec.tasks.root.wording import format_count, format_duration, format_short
 from surf2vec.trainer.system.files import read_json
 
 MAP_WIDTH, MAP_HEIGHT, MAP_MARGIN = 820, 640, 22
@@ -65,12 +65,12 @@ def draw_training(record: RunRecord) -> dict[str, LineChart | None]:
     unit, factor = ("seconds", 1) if longest < 180 else ("minutes", 60) if longest < 3 * 3600 else ("hours", 3600)
     rates = [point.get("tokens_per_second") for point in timed]
     rate = [
-        (value, f"{brief(value or 0)} tokens/s at {duration(point['seconds'])}")
+        (value, f"{format_short(value or 0)} tokens/s at {format_duration(point['seconds'])}")
         for value, point in zip(rates, timed, strict=True)
     ]
 
     def describe(name: str, point: dict[str, Any], value: float | None) -> str:
-        tokens = f", {count(point['epoch'] * corpus.num_tokens)} tokens" if corpus and corpus.num_tokens else ""
+        tokens = f", {format_count(point['epoch'] * corpus.num_tokens)} tokens" if corpus and corpus.num_tokens else ""
         alpha = f", learning rate {point['alpha']:.3g}" if point.get("alpha") is not None else ""
         return "" if value is None else f"{name} loss {value:.4f} at epoch {point['epoch']:.3g}{tokens}{alpha}"
 
@@ -80,7 +80,7 @@ def draw_training(record: RunRecord) -> dict[str, LineChart | None]:
             for name, key in (("training", "loss"), ("held out", "heldout_loss"))
         }
         epochs = [point["epoch"] for point in points]
-        return draw_lines(epochs, curves, "epoch", brief, lambda value: f"{value:.4g}")
+        return draw_lines(epochs, curves, "epoch", format_short, lambda value: f"{value:.4g}")
 
     lags = train.lags if train else []
     weights = {
@@ -90,9 +90,16 @@ def draw_training(record: RunRecord) -> dict[str, LineChart | None]:
     return {
         "loss": losses(""),
         "trail": losses("trail_"),
-        "lags": draw_lines(range(1, len(lags) + 1), weights, "pages before the next", brief, brief, from_zero=True),
+        "lags": draw_lines(
+            range(1, len(lags) + 1), weights, "pages before the next", format_short, format_short, from_zero=True
+        ),
         "rate": draw_lines(
-            times, {brief((rates or [0])[-1] or 0): rate}, f"{unit} of training", brief, brief, from_zero=True
+            times,
+            {format_short((rates or [0])[-1] or 0): rate},
+            f"{unit} of training",
+            format_short,
+            format_short,
+            from_zero=True,
         ),
     }
 
@@ -111,7 +118,7 @@ def draw_items(export_dir: Path | None) -> tuple[dict[str, Any] | None, list[dic
     places = lay_out(pages.directions)
     regions = divide_map(places, NUM_REGIONS)
     names, urls, counts = short_names(pages.urls, NAME_CHARS), list(map(shown_url, pages.urls)), pages.counts.tolist()
-    titles = [f"{url} · {count(number)} events" for url, number in zip(urls, counts, strict=True)]
+    titles = [f"{url} · {format_count(number)} events" for url, number in zip(urls, counts, strict=True)]
     groups, legend, by_section = choose_colours(pages.urls, regions, names)
     radii = 2.2 + 6.3 * np.sqrt(np.maximum(pages.counts, 0) / max(counts[0], 1))
     spots = MAP_MARGIN + places.astype(float) * (np.array([MAP_WIDTH, MAP_HEIGHT]) - 2 * MAP_MARGIN)

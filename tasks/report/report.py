@@ -31,7 +31,18 @@ from surf2vec.tasks.root.records import (
     RunRecord,
     TrainStep,
 )
-from surf2vec.tasks.root.wording import amount, brief, compact, count, duration, phrase, score, share, shown, times
+from surf2vec.tasks.root.wording import (
+    format_bytes,
+    format_compact,
+    format_count,
+    format_duration,
+    format_key,
+    format_percent,
+    format_ratio,
+    format_score,
+    format_short,
+    shown,
+)
 from surf2vec.trainer.system.files import replace_file
 
 PAGES = Environment(
@@ -42,7 +53,18 @@ PAGES = Environment(
     lstrip_blocks=True,
     finalize=lambda value: shown(value) if type(value) is str else value,  # a macro's output is Markup, escaped already
 )
-FILTERS = (amount, brief, compact, count, duration, mask_credentials, phrase, score, share, times)
+FILTERS = (
+    format_bytes,
+    format_short,
+    format_compact,
+    format_count,
+    format_duration,
+    mask_credentials,
+    format_key,
+    format_score,
+    format_percent,
+    format_ratio,
+)
 PAGES.filters |= {function.__name__: function for function in FILTERS}
 
 

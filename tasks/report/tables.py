@@ -25,7 +25,18 @@ from surf2vec.tasks.root.records import (
     TrainStep,
     TrialStep,
 )
-from surf2vec.tasks.root.wording import UNKNOWN, amount, brief, count, duration, phrase, score, several, share, times
+from surf2vec.tasks.root.wording import (
+    UNKNOWN,
+    format_bytes,
+    format_count,
+    format_counted,
+    format_duration,
+    format_key,
+    format_percent,
+    format_ratio,
+    format_score,
+    format_short,
+)
 
 STEPS = ("ingest", "corpus", "trial", "train", "choose", "evaluate", "refit", "export", "gate", "register")
 
@@ -41,7 +52,7 @@ def describe_status(record: RunRecord) -> dict[str, str]:
     step = record.require(RegisterStep)
     registered = f"registered{f' as {step.alias}' if step.alias else ''}, version {step.model_version or UNKNOWN}"
     if record.require(GateStep).is_held:
-        return {"tone": "bad", "text": f"Held back by the gate; {registered}"}
+        return {"tone": "bad", "text": f"Held by the gate; {registered}"}
     return {"tone": "good", "text": f"R{registered[1:]}"}
 
 
@@ -53,11 +64,11 @@ def describe_gate(gate: GateStep | None) -> str:
     if gate.verdict == "first":
         return "The first release serves: there was no champion to compare it with."
     if gate.overridden:
-        return f"Held back by {held_by}, and let through by a person: {gate.overridden}"
+        return f"Held by {held_by}; promoted by a person: {gate.overridden}"
     if gate.is_held:
-        return f"Held back by {held_by}: the champion keeps serving."
-    idle = sum(row["verdict"].startswith("nothing to go by") for row in table)
-    return f"Passed {len(table) - idle} rules; {idle} had nothing to go by." if table else ""
+        return f"Held by {held_by}: the champion keeps serving."
+    unchecked = sum(row["verdict"].startswith("not checked") for row in table)
+    return f"Passed {len(table) - unchecked} rules; {unchecked} not checked." if table else ""
 
 
 def describe_verdict(record: RunRecord) -> dict[str, str]:
@@ -66,19 +77,19 @@ def describe_verdict(record: RunRecord) -> dict[str, str]:
     metrics = evaluated.metrics if evaluated else {}
     hit, popular = metrics.get("hit_at_10"), metrics.get("popularity_hit_at_10")
     if evaluated is None:
-        text = "The run stopped before it was evaluated. The same command again goes on where it stopped."
+        text = "The run stopped before it was evaluated. Run the same command again to resume it."
         return {"tone": "bad", "figure": "Not finished", "text": text}
     if hit is None:
         text = "No user had a page held out: evaluate.max_users is 0, or histories are too short."
         return {"tone": "quiet", "figure": "Quality not measured", "text": text}
     num_users = evaluated.num_users or 1
-    found = f"For {share(hit)} of {count(num_users)} users whose next new page was hidden, it was among the first ten."
+    found = f"For {format_percent(hit)} of {format_count(num_users)} users whose next new page was hidden, it was among the first ten."
     if popular is None:
-        return {"tone": "quiet", "figure": f"hit@10 {score(hit)}", "text": found}
+        return {"tone": "quiet", "figure": f"hit@10 {format_score(hit)}", "text": found}
     noise = 2 * math.sqrt((hit * (1 - hit) + popular * (1 - popular)) / num_users)
-    compared = f"{times(hit / popular)} popularity" if popular > 0 else "where popularity finds none"
-    figure = f"hit@10 {score(hit)}, {compared}"
-    text = f"{found} The ten most visited pages alone are right for {share(popular)}."
+    compared = f"{format_ratio(hit / popular)} popularity" if popular > 0 else "where popularity finds none"
+    figure = f"hit@10 {format_score(hit)}, {compared}"
+    text = f"{found} The ten most visited pages alone are right for {format_percent(popular)}."
     if abs(hit - popular) <= noise:
         return {"tone": "warn", "figure": figure, "text": f"{text} The difference is within the error of measurement."}
     return {"tone": "good" if hit > popular else "bad", "figure": figure, "text": text}
@@ -116,31 +127,35 @@ def list_made(step: Step) -> list[str]:
     match step:
         case IngestStep():
             kinds = [("new", step.sources_new), ("replaced", step.sources_replaced), ("known", step.sources_known)]
-            sources = ", ".join(f"{count(number)} {kind}" for kind, number in kinds if number)
-            formats, clocks = (", ".join(map(phrase, names)) for names in (step.formats, step.times))
-            return [several(step.events, "event"), f"sources: {sources}" if sources else "", formats, clocks]
+            sources = ", ".join(f"{format_count(number)} {kind}" for kind, number in kinds if number)
+            formats, clocks = (", ".join(map(format_key, names)) for names in (step.formats, step.times))
+            return [format_counted(step.events, "event"), f"sources: {sources}" if sources else "", formats, clocks]
         case CorpusStep():
-            held_out = f"{count(step.num_held_out)} held out"
-            return [several(step.num_tokens, "token"), held_out, several(step.partitions, "micro-partition")]
+            held_out = f"{format_count(step.num_held_out)} held out"
+            return [
+                format_counted(step.num_tokens, "token"),
+                held_out,
+                format_counted(step.partitions, "micro-partition"),
+            ]
         case TrainStep():
             return [
                 f"generation {step.generation or UNKNOWN}",
-                f"{brief(step.tokens_per_second)} tokens/s" if step.tokens_per_second else "",
+                f"{format_short(step.tokens_per_second)} tokens/s" if step.tokens_per_second else "",
                 f"{step.kernel or UNKNOWN} kernel",
-                several(step.num_commits, "commit"),
+                format_counted(step.num_commits, "commit"),
             ]
         case TrialStep():
             return describe_trials(step)
         case ChooseStep():
             return describe_choice(step)
         case EvaluateStep():
-            ranked = f"{several(step.num_users, 'user')} ranked"
+            ranked = f"{format_counted(step.num_users, 'user')} ranked"
             return [ranked if step.num_users else "turned off, or no user held out"]
         case RefitStep():
-            return [f"{several(step.num_users, 'user')} fitted again, on all they did"]
+            return [f"{format_counted(step.num_users, 'user')} fitted again, on all they did"]
         case ExportStep():
-            vectors = f"{count(step.num_users)} user and {count(step.num_items)} item vectors"
-            index = f"{step.index_kind or 'no'} index in {duration(step.index_seconds)}"
+            vectors = f"{format_count(step.num_users)} user and {format_count(step.num_items)} item vectors"
+            index = f"{step.index_kind or 'no'} index in {format_duration(step.index_seconds)}"
             return [vectors, index, *describe_storage(step)]
         case GateStep():
             return [describe_gate(step)]
@@ -155,7 +170,7 @@ def describe_trials(trial: TrialStep) -> list[str]:
         return [trial.reason or "no trial stayed finite: the trail's settings stay"]
     gains = [gain for gain in trial.gains if gain["is_chosen"]]
     return [
-        f"{several(trial.num_asked, 'user')} asked, of {count(trial.num_users)} trained in {len(trial.gains) + 1} trials",
+        f"{format_counted(trial.num_asked, 'user')} asked, of {format_count(trial.num_users)} trained in {len(trial.gains) + 1} trials",
         *(
             f"chosen by the log: {gain['name']} {gain['value']:g}, hit@20 {gain['gain']:+.3f} ± {gain['standard_error']:.3f}"
             for gain in gains
@@ -174,7 +189,7 @@ def describe_choice(choice: ChooseStep) -> list[str]:
         reason = f"chosen by the log: {choice.describe_gain()} than with the usual weight"
     return [
         f"weight of the trail {choice.trail_weight:g}, {reason}",
-        *(f"hit@20 by the {name} alone {score(hit)}" for name, hit in alone.items() if hit is not None),
+        *(f"hit@20 by the {name} alone {format_score(hit)}" for name, hit in alone.items() if hit is not None),
     ]
 
 
@@ -184,10 +199,12 @@ def describe_storage(export: ExportStep) -> list[str]:
     recall, kept = metrics.get("index_recall_at_10"), metrics.get("export_explained_variance")
     hit, lost = metrics.get("export_hit_at_10"), metrics.get("export_hit_at_10_loss")
     return [
-        f"finds {share(recall)} of the 10 nearest users" if recall is not None else "",
-        f"reduced to {export.vector_size} numbers, {share(kept)} of the variance" if kept is not None else "",
+        f"finds {format_percent(recall)} of the 10 nearest users" if recall is not None else "",
+        f"reduced to {export.vector_size} dimensions, {format_percent(kept)} of the variance"
+        if kept is not None
+        else "",
         f"stored as {export.dtype}" if export.dtype != "float32" else "",
-        f"hit@10 {score(hit)}, {abs(lost):.4f} {'below' if lost >= 0 else 'above'} that in full"
+        f"hit@10 {format_score(hit)}, {abs(lost):.4f} {'below' if lost >= 0 else 'above'} that in full"
         if lost is not None
         else "",
     ]
@@ -222,8 +239,8 @@ def show_value(key: str, value: Any) -> str:
         return mask_credentials(", ".join(str(one) for one in value)) or UNKNOWN
     if isinstance(value, int | float):
         if key.endswith("_bytes"):
-            return amount(value)
-        return count(value) if isinstance(value, int) else f"{value:g}"
+            return format_bytes(value)
+        return format_count(value) if isinstance(value, int) else f"{value:g}"
     return mask_credentials(str(value))
 
 
@@ -269,10 +286,10 @@ def list_funnel(record: RunRecord) -> list[list[dict[str, Any]]]:
     if record.steps.ingest:
         groups["lines"] = [("lines", ingest.lines or 0), ("events", ingest.events or 0)]
     for name, n in corpus.funnel:
-        unit = phrase(name).split(" ")[0]
+        unit = format_key(name).split(" ")[0]
         group = groups[unit if unit in groups else "lines"]
         if not (unit == "events" and group and group[-1] == ("events", n)):  # the window has all ingested events
-            group.append((phrase(name), n))
+            group.append((format_key(name), n))
     funnel: list[list[dict[str, Any]]] = []
     for stages in filter(None, groups.values()):
         most = max(n for _, n in stages) or 1

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from surf2vec.tasks.root.wording import share
+from surf2vec.tasks.root.wording import format_percent
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.system.files import read_json
 
@@ -154,7 +154,7 @@ class ChooseStep(Step):
         """Returns by what share ranks are lower, in words."""
         kept = math.exp(-(self.gain or 0))
         error = kept * (self.standard_error or 0)
-        return f"ranks {share(1 - kept)} ± {share(error)} lower in the geometric mean"
+        return f"ranks {format_percent(1 - kept)} ± {format_percent(error)} lower in the geometric mean"
 
 
 class EvaluateStep(Step):

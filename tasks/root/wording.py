@@ -15,24 +15,24 @@ Number = int | float | None
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#!|~&])")
 
 
-def count(value: Number) -> str:
+def format_count(value: Number) -> str:
     """1,234,567."""
     return UNKNOWN if value is None else f"{value:,.0f}"
 
 
-def several(value: Number, noun: str) -> str:
+def format_counted(value: Number, noun: str) -> str:
     """1 commit, 3 commits."""
-    return f"{count(value)} {noun}{'' if value == 1 else 's'}"
+    return f"{format_count(value)} {noun}{'' if value == 1 else 's'}"
 
 
-def compact(value: Number) -> str:
+def format_compact(value: Number) -> str:
     """1,234,567, but 20.0 M from ten million on."""
     if value is None or abs(value) < 10_000_000:
-        return count(value)
+        return format_count(value)
     return f"{value / 1e6:,.1f} M" if abs(value) < 1e9 else f"{value / 1e9:,.2f} bn"
 
 
-def brief(value: float) -> str:
+def format_short(value: float) -> str:
     """A few characters, for axes and rates: 950, 12 k, 1.25 M."""
     for unit, factor in ((" bn", 1e9), (" M", 1e6), (" k", 1e3)):
         if abs(value) >= factor * 0.9995:  # else 999,950 would read 1e+03 k
@@ -40,12 +40,12 @@ def brief(value: float) -> str:
     return f"{value:.3g}"
 
 
-def amount(value: Number) -> str:
+def format_bytes(value: Number) -> str:
     """Bytes: 1.5 GB."""
     return UNKNOWN if value is None else size(int(value))
 
 
-def duration(seconds: Number) -> str:
+def format_duration(seconds: Number) -> str:
     """0.42 s, 12.3 s, 3 min 20 s, 2 h 05 min, 1 d 3 h."""
     if seconds is None:
         return UNKNOWN
@@ -58,7 +58,7 @@ def duration(seconds: Number) -> str:
     return f"{hours} h {minutes:02} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
 
 
-def share(value: Number) -> str:
+def format_percent(value: Number) -> str:
     """A share in per cent: 12.3 %; 0 % only for zero."""
     if value is None:
         return UNKNOWN
@@ -67,21 +67,21 @@ def share(value: Number) -> str:
     return f"{value:.2%}".replace("%", " %") if 0 < value < 0.01 else f"{value:.1%}".replace("%", " %")
 
 
-def score(value: Number) -> str:
+def format_score(value: Number) -> str:
     """A metric between 0 and 1: 0.123."""
     if value is None:
         return UNKNOWN
     return f"{value:.4f}" if 0 < value < 0.01 else f"{value:.3f}"
 
 
-def times(value: Number) -> str:
+def format_ratio(value: Number) -> str:
     """A ratio: 2.4 ×."""
     if value is None:
         return UNKNOWN
     return f"{value:,.0f} ×" if value >= 100 else f"{value:.2g} ×" if value < 1 else f"{value:.1f} ×"
 
 
-def phrase(name: str) -> str:
+def format_key(name: str) -> str:
     """A key as words: `too_many_events` → `too many events`."""
     return name.replace("_", " ").strip()
 

@@ -21,7 +21,7 @@ from surf2vec.tasks.export.form import list_files
 from surf2vec.tasks.registry.faults import find_faults, list_copies
 from surf2vec.tasks.root.records import read_run_record
 from surf2vec.tasks.root.run import Root, Run, list_folders
-from surf2vec.tasks.root.wording import several
+from surf2vec.tasks.root.wording import format_counted
 from surf2vec.trainer.errors import DamageError, SurfError
 from surf2vec.trainer.store.tokens import CHANGED, Corpus, open_corpus
 from surf2vec.trainer.store.upkeep import examine_store
@@ -62,7 +62,7 @@ def examine(root: Root) -> list[Finding]:
         findings += damage or [Finding("ok", root.tracking_uri, "the root's own registry")]
     for folder in list_folders(root.path / "runs"):
         try:
-            ended = several(len(read_run_record(folder / "run.json").steps.ended()), "step")
+            ended = format_counted(len(read_run_record(folder / "run.json").steps.ended()), "step")
             findings.append(Finding("ok", str(folder), f"{ended} ended"))
         except DamageError as error:
             findings.append(Finding("damage", str(folder), str(error)))
@@ -184,7 +184,7 @@ def _broken_events(con: duckdb.DuckDBPyConnection, files: dict[Path, dict[str, A
         [faults] = fetch_rows(con, "checks/event_faults", {"files": [glob.escape(str(path))], "partitions": partitions})
         for check, fault in EVENTS_CHECKS.items():
             if faults[check]:
-                yield str(path), f"{path} has {several(faults[check], 'event')} {fault} ({check})"
+                yield str(path), f"{path} has {format_counted(faults[check], 'event')} {fault} ({check})"
 
 
 def _orphans(paths: set[Path], what: str) -> Iterator[Finding]:

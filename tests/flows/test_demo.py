@@ -146,7 +146,7 @@ def held_night(export: Path) -> dict[str, Any]:
             "verdict": "held",
             "passes": False,
             "held_by": ["events"],
-            "table": [{"rule": "events", "tonight": "0.5", "limit": ">= 0.6", "verdict": "held back, 0.1 short"}],
+            "table": [{"rule": "events", "tonight": "0.5", "limit": ">= 0.6", "verdict": "held: 0.1 past the limit"}],
         },
     }
 
@@ -183,7 +183,7 @@ def test_demo_prints_what_a_perfect_export_holds(
     for text in (
         "open runs/x/report.html in a browser", "mlflow ui --backend-store-uri sqlite:////x/mlflow.db", str(export),
         "seconds of training", "12.5", "surf2vec similar ", "who likes ", "surf2vec run --root my-root",
-        "100.0% have the same interest", "100.0% of a user's", "held back, 0.1 short", "release aaaa goes on serving",
+        "100.0% have the same interest", "100.0% of a user's", "held: 0.1 past the limit", "release aaaa goes on serving",
     ):  # fmt: skip
         assert text in printed
     assert len(list((tmp_path / "demo/logs").glob("*.csv"))) == demo.DAYS

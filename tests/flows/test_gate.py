@@ -70,9 +70,9 @@ def test_a_night_half_delivered_is_held_back_until_a_person_lets_it_through(logs
     code, held = call(root, *night)
     assert (code, held["alias"], held["gate"]["held_by"]) == (3, "challenger", ["newest_day_events"])
     assert state_of(root)[0] == {"challenger": 3, "champion": 2}
-    assert "held back, 10.0 % on the wrong side" in str(held["gate"]["table"])
+    assert "held: 10.0 % past the limit" in str(held["gate"]["table"])
     report = Path(held["report"]).read_text()
-    assert "Held back by newest_day_events: the champion keeps serving." in report
+    assert "Held by newest_day_events: the champion keeps serving." in report
     assert {path.stem for path in (root / "store" / "pinned").iterdir()} == {
         result["release"] for result in (first, second, held)
     }
@@ -145,7 +145,7 @@ def test_what_was_rolled_back_comes_back_by_no_night(
     third = night(6)
     assert (third["run_id"], third["alias"]) == (record["run_id"], "challenger")
     assert (third["gate"]["passes"], third["gate"]["held_by"]) == (False, ["champion"])
-    assert "Held back by champion" in Path(third["report"]).read_text()
+    assert "Held by champion" in Path(third["report"]).read_text()
     aliases, tags = state_of(root.path)
     assert (aliases, tags[2]["gate"], tags[2]["held_by"]) == ({"challenger": 3, "champion": 2}, "held", "champion")
     assert night(6) == third

@@ -1,4 +1,4 @@
-"""Each rule of the gate on literal nights: what passes it, what breaks it, and where it has nothing to go by."""
+"""Each rule of the gate on literal nights: what passes it, what breaks it, and where it is not checked."""
 
 from datetime import date, timedelta
 from pathlib import Path
@@ -89,10 +89,10 @@ def test_a_night_like_the_one_before_passes_every_rule(root: Root) -> None:
 def test_the_first_release_serves_and_has_nothing_to_go_by(tmp_path: Path) -> None:
     judged = judge(make_release(Root(tmp_path), "tonight"), champion=None, days={})
     assert (judged["passes"], judged["verdict"], judged["held_by"]) == (True, "first", [])
-    idle = [row for row in judged["table"] if row["verdict"].startswith("nothing to go by")]
+    idle = [row for row in judged["table"] if row["verdict"].startswith("not checked")]
     assert len(idle) == len(judged["table"]) - 1  # but the lengths of the vectors
     assert {row["verdict"] for row in idle} == {
-        "nothing to go by: there is no champion", "nothing to go by: events bear no dates",
+        "not checked: there is no champion", "not checked: events bear no dates",
     }  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def test_what_would_hold_another_back_does_not_hold_the_first(tmp_path: Path) ->
     judged = judge(make_release(Root(tmp_path), "tonight"), champion=None, days=STEADY | {NEWEST: 500})
     assert (judged["passes"], verdicts(judged, "events of the newest day")) == (
         True,
-        ["would hold back, 10.0 % on the wrong side"],
+        ["would hold: 10.0 % past the limit"],
     )
 
 
@@ -119,12 +119,12 @@ def test_hit_and_mrr_are_judged_apart(root: Root) -> None:
     run = make_release(root, "tonight", evaluate=compare_with(root, [9.0] * 300, [1.0] * 300))
     judged = judge(run)
     assert judged["held_by"] == ["mrr_at_20"]  # still among the first ten, but no more the first
-    assert verdicts(judged, "MRR@20") == ["held back, 83.9 % on the wrong side"]
+    assert verdicts(judged, "MRR@20") == ["held: 83.9 % past the limit"]
 
 
 def test_too_few_users_to_compare(root: Root) -> None:
     run = make_release(root, "tonight", evaluate=compare_with(root, [50.0] * 99, [1.0] * 99))
-    told = "nothing to go by: 99 users were compared, fewer than 100"
+    told = "not checked: 99 users were compared, fewer than 100"
     assert verdicts(judge(run), "hit@10", "MRR@20", "items in anyone's") == [told] * 3
 
 
@@ -132,10 +132,10 @@ def test_a_comparison_with_another_release_is_none(root: Root) -> None:
     evaluation = compare_with(root, [50.0] * 200, [1.0] * 200, champion="older")
     judged = judge(make_release(root, "tonight", evaluate=evaluation))
     assert judged["passes"]
-    assert verdicts(judged, "hit@10") == ["nothing to go by: it was compared with release older, which does not serve"]
+    assert verdicts(judged, "hit@10") == ["not checked: it was compared with release older, which does not serve"]
     reason = {"comparison": {"champion": "before", "reason": "the corpus is gone"}}
     judged = judge(make_release(root, "again", evaluate=reason))
-    assert verdicts(judged, "hit@10") == ["nothing to go by: the corpus is gone"]
+    assert verdicts(judged, "hit@10") == ["not checked: the corpus is gone"]
 
 
 @pytest.mark.parametrize(("coverage", "held_by"), [(0.4, []), (0.39, ["coverage"])])
@@ -163,9 +163,7 @@ def test_numbers_that_fell(root: Root, name: str, steps: dict[str, Any]) -> None
     (root.run("before") / "run.json").unlink()
     judged = judge(run)
     assert judged["passes"]
-    assert "nothing to go by: the record of release before does not have it" in verdicts(
-        judged, "users, in", "items, in"
-    )
+    assert "not checked: the record of release before does not have it" in verdicts(judged, "users, in", "items, in")
 
 
 @pytest.mark.parametrize(
@@ -185,7 +183,7 @@ def test_hits_of_few_users_or_of_others_say_nothing(root: Root, steps: dict[str,
     run.update(steps=record | steps | {"evaluate": evaluation | {"num_users": evaluation.get("num_users", 200)}})
     judged = judge(run)
     assert judged["passes"]
-    assert verdicts(judged, "hit@10 on all") == [f"nothing to go by: {reason}"]
+    assert verdicts(judged, "hit@10 on all") == [f"not checked: {reason}"]
 
 
 def turn(share: float) -> Any:
@@ -217,7 +215,7 @@ def test_another_space_is_told_and_held_back(root: Root) -> None:
     run = make_release(root, "tonight", turn(1.0))
     same_space(root, "tonight", "another")
     judged = judge(run)
-    assert verdicts(judged, "cosine", "the median of") == ["nothing to go by: the spaces differ"] * 2
+    assert verdicts(judged, "cosine", "the median of") == ["not checked: the spaces differ"] * 2
     assert judged["held_by"] == ["space"]
 
 
@@ -269,7 +267,7 @@ def test_lengths_far_from_the_others(root: Root) -> None:
 def test_a_champion_whose_files_are_gone_has_no_vectors_to_compare(root: Root) -> None:
     (root.export("before") / "manifest.json").unlink()
     judged = judge(make_release(root, "tonight"))
-    assert verdicts(judged, "cosine") == ["nothing to go by: the export or corpus of release before is gone"]
+    assert verdicts(judged, "cosine") == ["not checked: the export or corpus of release before is gone"]
 
 
 @pytest.mark.parametrize(("events", "held_by"), [(1000, []), (600, []), (500, ["newest_day_events"])])

@@ -18,7 +18,7 @@ RECORD: dict[str, Any] = {
         "evaluate": {"metrics": {"hit_at_10": 0.32134, "popularity_hit_at_10": 0.0242}},
         "export": {"num_users": 1379, "num_items": 2083},
         "gate": {"passes": False, "held_by": ["users"], "table": [
-            {"rule": "users, in % of all", "tonight": "68.9 %", "limit": ">= 80.0 %", "verdict": "held back | 11.1 % below"},
+            {"rule": "users, in % of all", "tonight": "68.9 %", "limit": ">= 80.0 %", "verdict": "held: 11.1 % past | the limit"},
             {"rule": "items", "tonight": "100.0 %", "limit": ">= 80.0 %", "verdict": "passed"},
         ]},
     },
@@ -48,7 +48,7 @@ def test_a_night_is_four_lines_and_its_time() -> None:
     assert told == [
         "**Users** 1,379; 2,083 items",
         "**hit@10** 0.321, popularity 0.024",
-        "**Gate** Held back by users: the champion keeps serving.",
+        "**Gate** Held by users: the champion keeps serving.",
         r"**Version** 7 of shop\_users, registered as challenger",
     ]
     assert describe_time(record()) == "**Time** 12.0 s, training 10.0 s"
@@ -62,7 +62,7 @@ def test_a_version_has_its_figures_window_origin_privacy_and_gate() -> None:
         "* **Origin** run 3af29a720ada, corpus w1, generation 4, trained anew: --full was given",
         "pages of fewer than 3 people are left out; e-mail addresses and session ids are masked; user ids are pseudonyms",
         "| users, in\N{NO-BREAK SPACE}% of all | 68.9\N{NO-BREAK SPACE}% | &gt;=\N{NO-BREAK SPACE}80.0\N{NO-BREAK SPACE}% | "
-        r"**held back \| 11.1"
+        r"**held: 11.1"
         "\N{NO-BREAK SPACE}% below** |",
         "| passed |",
     ):

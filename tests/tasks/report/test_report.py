@@ -66,7 +66,7 @@ RECORD: dict[str, Any] = {
             "seconds": 0.5, "passes": True, "verdict": "passed", "held_by": [], "champion": "release-8",
             "table": [
                 {"rule": "users, of the champion's number", "tonight": "101.0 %", "limit": ">= 80.0 %", "verdict": "passed"},
-                {"rule": "drift", "tonight": "", "limit": ">= 0.98", "verdict": "nothing to go by: the spaces differ"},
+                {"rule": "drift", "tonight": "", "limit": ">= 0.98", "verdict": "not checked: the spaces differ"},
             ],
         },
         "register": {
@@ -166,7 +166,7 @@ def test_the_page_shows_the_figures(export_dir: Path, tmp_path: Path) -> None:
         "release-9", "Registered as champion, version 3", "hit@10 0.123, 2.4 × popularity", "For 12.3 % of 9,000 users",
         "54,321", "1,200,000", "from 1,234,567 lines", "20 days", "2026-11-01 to 2026-11-20", "1 min 44 s",
         "9,000 users fitted again",
-        "Passed 1 rules; 1 had nothing to go by.", "Compared with release release-8", ">= 80.0 %", "the spaces differ",
+        "Passed 1 rules; 1 not checked.", "Compared with release release-8", ">= 80.0 %", "the spaces differ",
         "rejected: bad time 4,567", "static asset 30,000", "812 k tokens/s", "All 40 pages.", "Page Aa",
         "surf2vec-users version 3", "models:/surf2vec-users@champion", "/root/export/release-9", "320.0 MB", "all users fit",
     ):  # fmt: skip
@@ -184,7 +184,8 @@ def test_the_page_tells_what_a_smaller_release_gives_up() -> None:
     record["steps"]["export"] |= {"dtype": "int8", "vector_size": 64, "metrics": metrics}
     text = Page(draw(record, None)).text
     assert (
-        "finds 94.7 % of the 10 nearest users · reduced to 64 numbers, 93.1 % of the variance · stored as int8" in text
+        "finds 94.7 % of the 10 nearest users · reduced to 64 dimensions, 93.1 % of the variance · stored as int8"
+        in text
     )
     assert "hit@10 0.121, 0.0021 below that in full" in text
     metrics["export_hit_at_10_loss"] = -0.0003
@@ -293,17 +294,17 @@ def test_a_release_that_was_held_says_so_and_why() -> None:
         "rule": "newest day",
         "tonight": "50.0 %",
         "limit": ">= 60.0 %",
-        "verdict": "held back, 10.0 % on the wrong side",
+        "verdict": "held: 10.0 % past the limit",
     }
     record = changed("gate", passes=False, verdict="held", held_by=["newest_day_events"], table=[row])
     record["steps"]["register"]["alias"] = "challenger"
     text = Page(draw(record, None)).text
-    assert "Held back by the gate; registered as challenger, version 3" in text
-    assert "Held back by newest_day_events: the champion keeps serving." in text
-    assert "held back 10.0 % on the wrong side" in text
+    assert "Held by the gate; registered as challenger, version 3" in text
+    assert "Held by newest_day_events: the champion keeps serving." in text
+    assert "held 10.0 % past the limit" in text
     record["steps"]["gate"]["overridden"] = "the shop was closed"
     text = Page(draw(record, None)).text
-    assert "let through by a person: the shop was closed" in text
+    assert "promoted by a person: the shop was closed" in text
     assert "Registered as challenger" in text
 
 
