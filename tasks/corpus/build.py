@@ -136,7 +136,8 @@ class Build:
         num_events = count_partitions(self.con, self.shared.params, self.window)
         parts = self.shared.divide(num_events, fan_out)
         groups = [group for part in parts for group in part.groups]
-        message = f"{self.window.num_events:,} events of {len(num_events)} micro-partitions, in {format_counted(len(groups), 'group')}"
+        where = f"{len(num_events)} micro-partitions, in {format_counted(len(groups), 'group')}"
+        message = f"{self.window.num_events:,} events of {where}"
         on_event("log", {"message": message})
         for cleaned in fan_out.run(clean_part, parts, on_event):
             self.stages.update(cleaned)

@@ -54,17 +54,9 @@ PAGES = Environment(
     finalize=lambda value: shown(value) if type(value) is str else value,  # a macro's output is Markup, escaped already
 )
 FILTERS = (
-    format_bytes,
-    format_short,
-    format_compact,
-    format_count,
-    format_duration,
-    mask_credentials,
-    format_key,
-    format_score,
-    format_percent,
-    format_ratio,
-)
+    format_bytes, format_short, format_compact, format_count, format_duration, format_key, format_percent, format_ratio,
+    format_score, mask_credentials,
+)  # fmt: skip
 PAGES.filters |= {function.__name__: function for function in FILTERS}
 
 

@@ -83,7 +83,8 @@ def describe_verdict(record: RunRecord) -> dict[str, str]:
         text = "No user had a page held out: evaluate.max_users is 0, or histories are too short."
         return {"tone": "quiet", "figure": "Quality not measured", "text": text}
     num_users = evaluated.num_users or 1
-    found = f"For {format_percent(hit)} of {format_count(num_users)} users whose next new page was hidden, it was among the first ten."
+    asked = f"{format_count(num_users)} users whose next new page was hidden"
+    found = f"For {format_percent(hit)} of {asked}, it was among the first ten."
     if popular is None:
         return {"tone": "quiet", "figure": f"hit@10 {format_score(hit)}", "text": found}
     noise = 2 * math.sqrt((hit * (1 - hit) + popular * (1 - popular)) / num_users)
@@ -170,7 +171,8 @@ def describe_trials(trial: TrialStep) -> list[str]:
         return [trial.reason or "no trial stayed finite: the trail's settings stay"]
     gains = [gain for gain in trial.gains if gain["is_chosen"]]
     return [
-        f"{format_counted(trial.num_asked, 'user')} asked, of {format_count(trial.num_users)} trained in {len(trial.gains) + 1} trials",
+        f"{format_counted(trial.num_asked, 'user')} asked, of {format_count(trial.num_users)} trained in "
+        f"{len(trial.gains) + 1} trials",
         *(
             f"chosen by the log: {gain['name']} {gain['value']:g}, hit@20 {gain['gain']:+.3f} ± {gain['standard_error']:.3f}"
             for gain in gains

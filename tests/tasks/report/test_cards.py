@@ -57,7 +57,7 @@ def test_a_night_is_four_lines_and_its_time() -> None:
 def test_a_version_has_its_figures_window_origin_privacy_and_gate() -> None:
     card = version_card(record(), MANIFEST, 2_700_000)
     for words in (
-        "128 numbers for each of 1,379 users and for 2,083 items, 2.7 MB. They are in the registry.",
+        "128 dimensions for each of 1,379 users and for 2,083 items, 2.7 MB. They are in the registry.",
         "* **Window** 2026-11-01 to 2026-11-06, 29.7 k tokens",
         "* **Origin** run 3af29a720ada, corpus w1, generation 4, trained anew: --full was given",
         "pages of fewer than 3 people are left out; e-mail addresses and session ids are masked; user ids are pseudonyms",
