@@ -2,7 +2,7 @@
 
 The users in the logs have known interests, so it can be measured whether users with close vectors have the same interests.
 The first night trains all users. The second has one more day. The third gets only half of its day's log, and the gate holds
-it back. Each night is a `surf2vec run` command in a process of its own.
+it. Each night is a `surf2vec run` command in a process of its own.
 """
 
 import argparse
@@ -21,7 +21,6 @@ import numpy as np
 import polars as pl
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from surf2vec.flows.cli.show import show_gate, show_table
@@ -93,17 +92,10 @@ def measure_neighbours(vectors: np.ndarray, labels: np.ndarray, rows: np.ndarray
     return float(found.mean()), float(chance.mean()), float((labels[middle] == wanted).mean())
 
 
-def measure_movement(before: Vectors, after: Vectors, num_users: int, num: int) -> tuple[float, float]:
-    """Returns, for users in both releases, the share with bit-identical interests; and for a sample of `num_users` the mean
-    share of a user's `num` nearest users that stayed the same.
-    """
+def share_unmoved(before: Vectors, after: Vectors) -> float:
+    """Returns, of the users in both releases, the share whose vectors are the same to the last bit."""
     _, *rows = np.intersect1d(before.names, after.names, assume_unique=True, return_indices=True)
-    order = np.argsort(rows[1])
-    one, other = before.values[rows[0][order]], after.values[rows[1][order]]
-    sampled = spread_rows(len(order), num_users)
-    near = (nearest_rows(vectors, sampled, num) for vectors in (one, other))
-    overlaps = [len(np.intersect1d(a, b)) / num for a, b in zip(*near, strict=True)]
-    return float((one == other).all(axis=1).mean()), float(np.mean(overlaps))
+    return float((before.values[rows[0]] == after.values[rows[1]]).all(axis=1).mean())
 
 
 def deliver(files: list[Path], folder: Path, share: float) -> None:
@@ -128,28 +120,8 @@ def run_job(command: list[str]) -> tuple[int, dict[str, Any]]:
         return done.returncode or 1, {"error": {"code": "no_answer", "message": f"no JSON came back: {done.stdout!r}"}}
 
 
-def choose_pages(urls: list[str], num: int) -> list[int]:
-    """Returns rows of pages to show: for each of `num` topics the most visited page below a section. urls: sorted by count."""
-    chosen: dict[str, int] = {}
-    for row, url in enumerate(urls):
-        topic = topic_of_url(url)
-        if topic and topic not in chosen and url.partition("://")[2].count("/") >= 2:
-            chosen[topic] = row
-    return list(chosen.values())[:num]
-
-
-def show_pages(heading: str, urls: list[str], wanted: list[str]) -> None:
-    """Print pages and their topics; a topic in `wanted` is green."""
-    console.print(Text.from_markup(f"\n[bold]{heading}"), soft_wrap=True, highlight=False)
-    table = Table(show_header=False, box=None, padding=(0, 2))
-    for url in urls:
-        topic = topic_of_url(url) or "-"
-        table.add_row(Text(url, overflow="fold"), Text(topic, style="green" if topic in wanted else "yellow"))
-    console.print(table)
-
-
 def show_first_night(result: dict[str, Any], root: Path, seed: int) -> None:
-    """Print how well the vectors reflect the interests, some examples, the quality, the places of files, and next commands."""
+    """Print how well the vectors reflect the interests, the quality, the places of files, and next commands."""
     export = Path(result["export_dir"])
     users, pages = read_vectors(export / "user_vectors", "user_id"), read_vectors(export / "item_vectors", "url")
     manifest = read_json(export / EXPORT_MANIFEST)
@@ -168,16 +140,8 @@ def show_first_night(result: dict[str, Any], root: Path, seed: int) -> None:
     console.print("\n[bold]Did the vectors find what was planted?[/bold]")
     shares = of_users | {f"{PAGE_NEIGHBOURS} pages with a page's topic": of_pages}
     rows = ((what, *(f"{share:.1%}" for share in found)) for what, found in shares.items())
-    show_table(("nearest by cosine", ">found", ">at random", ">same for all"), rows, box=SIMPLE)
-    chosen = np.array(choose_pages(pages.names, 3), np.int64)
-    for row, neighbours in zip(chosen, nearest_rows(directions, chosen, PAGE_NEIGHBOURS), strict=True):
-        topic, urls = topic_of_url(pages.names[row]) or "-", [pages.names[i] for i in neighbours]
-        show_pages(f"Nearest to[/bold] {pages.names[row]} ({topic})", urls, [topic])
-    example = int(np.argmax((interests >= 0).sum(axis=1)))  # the first user with the most interests
-    user_id, likes = users.names[example], [TOPICS[i] for i in interests[example] if i >= 0]
-    best = np.argsort(-(pages.values @ users.values[example]), kind="stable")[:PAGE_NEIGHBOURS]
-    heading = f"Ranked first for user[/bold] {user_id}, who likes {', '.join(likes)}"
-    show_pages(heading, [pages.names[i] for i in best], likes)
+    show_table(("nearest by cosine", ">vectors", ">random", ">popularity"), rows, box=SIMPLE)
+    user_id = users.names[0]
     hit, popularity = (result["metrics"].get(name, 0) for name in ("hit_at_10", "popularity_hit_at_10"))
     console.print(f"\nHeld-out next page among the first 10: [bold]{hit:.1%}[/bold], by popularity {popularity:.1%}")
     program, mlflow = (
@@ -197,24 +161,17 @@ def show_first_night(result: dict[str, Any], root: Path, seed: int) -> None:
 
 
 def show_second_night(first: dict[str, Any], second: dict[str, Any]) -> None:
-    """Print the cost of the second night beside the first, and how little the vectors moved."""
+    """Print the cost of the second night beside the first, and how many users kept their interest."""
     night = second["night"]
     rows = [
         ("users trained", f"{first['users']:,}", f"{night['changed']:,}"),
         ("of them new", f"{first['users']:,}", f"{night['new_users']:,}"),
-        (
-            "seconds of training",
-            *(f"{one['training']['train_seconds']:.1f}" for one in (first, second)),
-        ),  # not compiling
+        ("seconds of training", *(f"{result['training']['train_seconds']:.1f}" for result in (first, second))),
         ("space", first["night"]["space_id"], night["space_id"]),
     ]
     show_table(("", ">first night", ">second night"), rows, box=SIMPLE)
-    before, after = map(read_interests, (Path(one["export_dir"]) for one in (first, second)))
-    same, overlap = measure_movement(before, after, SAMPLED_USERS, USER_NEIGHBOURS)
-    console.print(
-        f"Of the users of both nights [bold]{same:.1%}[/bold] have the same interest to the last bit; "
-        f"[bold]{overlap:.1%}[/bold] of a user's {USER_NEIGHBOURS} nearest users by interest stayed the same."
-    )
+    same = share_unmoved(*(read_interests(Path(night["export_dir"])) for night in (first, second)))
+    console.print(f"Of the users of both nights [bold]{same:.1%}[/bold] have the same interest to the last bit.")
 
 
 def demo(folder: Path, users: int, seed: int) -> int:
@@ -249,7 +206,7 @@ def demo(folder: Path, users: int, seed: int) -> int:
         else:
             show_gate(result["gate"])
             version, champion = result["model_version"], results[1]["release"]
-            console.print(f"Version {version} is registered as {result['alias']}; release {champion} goes on serving.")
+            console.print(f"Version {version} is registered as {result['alias']}; release {champion} keeps serving.")
     return 0
 
 

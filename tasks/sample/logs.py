@@ -16,36 +16,23 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
+import polars as pl
 
-from surf2vec.tasks.sample.world import (
-    DAY_SECONDS,
-    PARQUET_SCHEMA,
-    TOPICS,
-    Pools,
-    World,
-    make_lines,
-    make_pools,
-    make_table,
-    make_world,
-)
+from surf2vec.tasks.sample.world import TOPICS, Format, World, make_events, make_tails, make_world, write_events
 from surf2vec.trainer.errors import ConfigError, ResourceError
 from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.system.files import read_json, replace_file, write_json
 
-Format = Literal["csv", "jsonl", "parquet", "combined"]
 EVENT_BYTES = {"csv": 105, "jsonl": 135, "parquet": 20, "combined": 245}  # measured; only to check the free disk space
 PART_EVENTS = 1_000_000  # of one day; determines the memory needed
 MOST_PART_USERS = 2_000_000
-BATCH_EVENTS = 131_072  # formatted as text at once; one row group in Parquet
 NOTE = ".sample-logs.json"  # arguments, names and counts of the files written; hidden, so that `*` does not match it
-FORMAT_VERSION = 1  # increased when the same arguments give other bytes
+FORMAT_VERSION = 2  # increased when the same arguments give other bytes
 FIRST_DAY = date(2026, 1, 1)
+DAY_SECONDS = 86_400
 MEAN_USER_EVENTS = 25  # over all days, for any number of days
 MEAN_SESSION_EVENTS = 4
 LONGEST_SESSION = 40
@@ -58,16 +45,6 @@ TOPIC_SHARES = np.arange(1, len(TOPICS) + 1) ** -0.5 / (np.arange(1, len(TOPICS)
 NUM_INTERESTS_UP_TO = (0.35, 0.75)  # share of users with one interest, with at most two; the others have three
 # By number of interests: a draw in [0, 1) above the first value selects the second interest, above the second the third.
 INTEREST_UP_TO = np.array([[1.0, 1.0], [0.7, 1.0], [0.6, 0.85]], np.float32)
-VISIT = np.dtype([
-    ("key", np.uint64),  # the user's, or the crawler's
-    ("item", np.int32),  # page
-    ("section", np.int32),  # its section
-    ("second", np.int32),  # of the day, UTC
-    ("spelling", np.uint16),  # a uniform draw: how the host is written
-    ("tail", np.uint16),  # a uniform draw: how the end of the URL is written
-    ("is_bot", np.bool_),
-    ("broken", np.int8),  # 0: an event; 1 to 4: an additional broken line made of an event
-])  # fmt: skip
 
 
 def write_sample_logs(
@@ -127,39 +104,22 @@ def _write_files(out: Path, arguments: dict[str, Any], on_event: OnEvent) -> dic
 def _write_parts(out: Path, names: list[list[str]], note: dict[str, Any], on_event: OnEvent) -> dict[str, int]:
     """Write the files `names[part][day]` and enter their bytes into the note. Returns the totals."""
     users, days, items, seed, format = (note["arguments"][key] for key in ("users", "days", "items", "seed", "format"))
-    pools = make_pools(make_world(items), seed)
+    world, tails = make_world(items), make_tails(seed)
     totals = Counter(files=0, events=0, bytes=0, users=users, broken_lines=0)
     bots: set[int] = set()
     for part_number, part_names in enumerate(names):
         part = make_part(part_number, len(names), users, days, seed)
         for day, name in enumerate(part_names):
-            visits = draw_visits(part, pools.world, day)
+            visits = draw_visits(part, world, day)
             with replace_file(out / name) as path:
-                _write_file(path, visits, FIRST_DAY + timedelta(day), pools, format)
-            num_broken = int(np.count_nonzero(visits["broken"]))
+                write_events(make_events(visits, FIRST_DAY + timedelta(day), world, tails), visits, path, format)
+            num_broken = visits.filter(pl.col("broken") > 0).height
             num_bytes = note["files"][name] = (out / name).stat().st_size
             totals.update(files=1, events=len(visits) - num_broken, broken_lines=num_broken, bytes=num_bytes)
             progress = {"step": "sample-logs", "done": totals["files"], "total": len(note["files"]), "unit": "files"}
             on_event("progress", progress)
-            bots.update(visits["key"][visits["is_bot"]].tolist())
+            bots.update(visits.filter("is_bot")["key"].to_list())
     return {**totals, "bots": len(bots)}
-
-
-def _write_file(path: Path, visits: np.ndarray, day: date, pools: Pools, format: Format) -> None:
-    """Write the visits of one part and day in batches."""
-    batches = [visits[start : start + BATCH_EVENTS] for start in range(0, len(visits), BATCH_EVENTS)]
-    if format == "parquet":
-        # Ids and most URLs of a batch are distinct: a dictionary costs time and saves nothing.
-        with pq.ParquetWriter(path, PARQUET_SCHEMA, compression="zstd", use_dictionary=False) as writer:
-            for batch in batches:
-                writer.write_table(make_table(batch, day, pools))
-        return
-    with open(path, "wb") as file:
-        if format == "csv":
-            file.write(b"user_id,url,ts\n")
-        for batch in batches:
-            lines = make_lines(batch, day, pools, format)
-            file.write(pc.binary_join(pa.ListArray.from_arrays([0, len(lines)], lines), "")[0].as_buffer())
 
 
 def mix(values: np.ndarray) -> np.ndarray:
@@ -229,31 +189,32 @@ def make_part(number: int, num_parts: int, users: int, days: int, seed: int) -> 
     return Part(number, days, seed, keys, interests_of_keys(keys, seed), activity, bot_keys)
 
 
-def draw_visits(part: Part, world: World, day: int) -> np.ndarray:
-    """Returns the visits of a part's users and crawlers on a day (0, 1, ...), ordered by time: an array of VISIT.
+def draw_visits(part: Part, world: World, day: int) -> pl.DataFrame:
+    """Returns the visits of a part's users and crawlers on a day (0, 1, ...), ordered by time. A pure function.
 
-    A pure function of its arguments. A few events appear a second time, as broken lines.
+    Columns: key of the user, item, second of the day, is_bot; spelling and tail, uniform 16-bit draws of how the URL is
+    written; broken, 0 or what the event lacks. Broken events are additional.
     """
     rng = np.random.default_rng([part.seed, 2, part.number, day])
     users, topics, lengths = _draw_sessions(part, day, rng)
-    session_sections = _draw_session_sections(part.keys[users], topics, world, rng)
-    session_of = np.repeat(np.arange(len(users), dtype=np.int32), lengths)
-    sections = _draw_sections(session_sections[session_of], world, rng)
-    items = _draw_pages(sections, world, day, part.days, rng)
-    bot_keys, bot_items, bot_seconds = _draw_crawls(part, world, day, rng)
-    visits = np.zeros(len(items) + len(bot_items), VISIT)
-    visits["key"] = np.concatenate([part.keys[users][session_of], bot_keys])
-    visits["item"] = np.concatenate([items, bot_items])
-    bot_sections = np.searchsorted(world.section_start, bot_items, side="right") - 1
-    visits["section"] = np.concatenate([sections, bot_sections])
-    visits["second"] = np.concatenate([_draw_seconds(lengths, session_of, rng), bot_seconds])
-    visits["spelling"] = rng.integers(0, 65_536, len(visits), np.uint16)
-    visits["tail"] = rng.integers(0, 65_536, len(visits), np.uint16)
-    visits["is_bot"][len(items) :] = True
-    copied = visits[rng.random(len(visits), np.float32) < BROKEN_RATIO]
-    copied["broken"] = rng.integers(1, 5, len(copied), np.int8)
-    visits = np.concatenate([visits, copied])
-    return visits[np.argsort(visits["second"], kind="stable")]
+    sections = _draw_session_sections(part.keys[users], topics, world, rng)
+    session_of = np.repeat(np.arange(len(users)), lengths)
+    items = _draw_pages(_draw_sections(sections[session_of], world, rng), world, day, part.days, rng)
+    bot_keys, bot_items = _draw_crawls(part, world, day, rng)
+    seconds = _draw_seconds(lengths, session_of, rng), rng.integers(0, DAY_SECONDS, len(bot_items))
+    num = len(items) + len(bot_items)
+    visits = pl.DataFrame({
+        "key": np.concatenate([part.keys[users][session_of], bot_keys]),
+        "item": np.concatenate([items, bot_items]),
+        "second": np.concatenate(seconds),
+        "spelling": rng.integers(0, 65_536, num, np.uint16),
+        "tail": rng.integers(0, 65_536, num, np.uint16),
+        "is_bot": np.arange(num) >= len(items),
+        "broken": np.zeros(num, np.int8),
+    })  # fmt: skip
+    copied = visits.filter(pl.Series(rng.random(num) < BROKEN_RATIO))
+    copied = copied.with_columns(broken=pl.Series(rng.integers(1, 4, len(copied), np.int8)))
+    return pl.concat([visits, copied]).sort("second", maintain_order=True)
 
 
 def _draw_sessions(part: Part, day: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -315,7 +276,7 @@ def _draw_pages(sections: np.ndarray, world: World, day: int, days: int, rng: np
     rank = _draw_rank(rng.random(len(sections)), num_pages)
     newest = np.flatnonzero(rng.random(len(sections), np.float32) < 1 / 20)
     rank[newest] = num_pages[newest] - 1 - rank[newest]
-    return (start[sections] + rank).astype(np.int32)
+    return start[sections] + rank
 
 
 def _draw_seconds(lengths: np.ndarray, session_of: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -327,15 +288,12 @@ def _draw_seconds(lengths: np.ndarray, session_of: np.ndarray, rng: np.random.Ge
     until_end = read[ends - 1]
     before = until_end - (read[ends - lengths])
     begin = np.minimum(begin, DAY_SECONDS - 1 - before)  # a session ends on the day on which it begins
-    return (begin[session_of] + read - read[ends - lengths][session_of]).astype(np.int32)
+    return begin[session_of] + read - read[ends - lengths][session_of]
 
 
-def _draw_crawls(
-    part: Part, world: World, day: int, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns keys, pages and seconds of the crawlers. Each comes every third day and visits pages one by one."""
+def _draw_crawls(part: Part, world: World, day: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Returns keys and pages of the crawlers. Each comes every third day and visits pages one by one."""
     keys = part.bot_keys[(np.arange(len(part.bot_keys)) + day + part.number) % 3 == 0]
     lengths = rng.integers(2500, 5000, len(keys))
-    pages = [rng.integers(len(world.paths)) + np.arange(n) for n in lengths]
-    items = (np.concatenate(pages) % len(world.paths) if pages else np.empty(0)).astype(np.int32)
-    return np.repeat(keys, lengths), items, rng.integers(0, DAY_SECONDS, len(items), np.int32)
+    first = np.repeat(rng.integers(0, len(world.paths), len(keys)), lengths)
+    return np.repeat(keys, lengths), (first + np.arange(len(first))) % len(world.paths)

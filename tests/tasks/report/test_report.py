@@ -320,7 +320,7 @@ def test_control_characters_are_shown_as_escapes(tmp_path: Path) -> None:
 def test_a_run_that_only_began() -> None:
     text = Page(draw({"run_id": "r-1", "steps": {}}, None)).text
     assert "Not finished: ingest did not end" in text
-    assert "The same command again goes on" in text
+    assert "Run the same command again to resume it." in text
 
 
 def test_steps_that_recorded_almost_nothing() -> None:
