@@ -105,7 +105,7 @@ def repartition(
         int | None, typer.Option(help="A power of two, 1 to 65,536; by default what ingest would choose today.")
     ] = None,
 ) -> dict[str, Any]:
-    """Split or join the micro-partitions of a root that grew. Vectors stay as they are; so do releases."""
+    """Split or join the micro-partitions of a root that grew. The next night is full; until then the champion serves on."""
     from surf2vec.tasks.root.run import lock_root
     from surf2vec.tasks.upkeep.repartition import repartition
 

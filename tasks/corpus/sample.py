@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from surf2vec.tasks.corpus.cleaning import Tokens, find_held_out, find_key_max
-from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST, write_partition
-from surf2vec.tasks.corpus.regroup import Part, join_parts
+from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST, UserHistories, join_histories, write_partition
 from surf2vec.trainer.store.tokens import VOCABULARY, Corpus, gather_spans, held_out_keys, open_corpus
 from surf2vec.trainer.system.files import write_json
 
@@ -26,7 +25,7 @@ def write_user_sample(corpus: Corpus, one_in: int, max_asked: int, folder: Path)
     files = {VOCABULARY: corpus.manifest["files"][VOCABULARY]}
     num_partitions = -(-corpus.num_users // (one_in * PARTITION_USERS))
     for partition, group in enumerate(np.array_split(np.arange(corpus.num_partitions), num_partitions)):
-        part = join_parts([sample_part(corpus, one, one_in) for one in group.tolist()])
+        part = join_histories([sample_part(corpus, one, one_in) for one in group.tolist()])
         files |= write_partition(
             folder, partition, part.users, offsets=part.offsets, tokens=part.tokens, held_out=part.held_out
         )
@@ -44,11 +43,11 @@ def write_user_sample(corpus: Corpus, one_in: int, max_asked: int, folder: Path)
     return open_corpus(folder)
 
 
-def sample_part(corpus: Corpus, partition: int, one_in: int) -> Part:
+def sample_part(corpus: Corpus, partition: int, one_in: int) -> UserHistories:
     """Return one user in `one_in` of a micro-partition, with what training sees of them and the newest new item as held out."""
     histories = corpus.read(partition)
     lengths = histories.ends - histories.starts  # 0 in a hole
     rows = np.flatnonzero((histories.hashes <= np.uint64((2**64 - 1) // one_in)) & (lengths > 0))
     offsets, tokens = gather_spans(histories.tokens, histories.starts[rows], lengths[rows])
     users = corpus.read_users(partition).take(pa.array(rows))
-    return Part(users, offsets, tokens, find_held_out(Tokens(offsets, tokens)))
+    return UserHistories(users, offsets, tokens, find_held_out(Tokens(offsets, tokens)))

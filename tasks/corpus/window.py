@@ -211,7 +211,7 @@ def find_obstacle(root: Root, inputs: dict[str, Any]) -> str | None:
     before = read_json(path).get("made_from", {})
     different = list_differences(before, inputs)
     if "format_version" in different:
-        return f"corpus {name} was made by an earlier version, or by `surf2vec repartition`"
+        return f"corpus {name} was made by an earlier version"
     if different:
         what = different[0]
         return f"corpus {name} was made with {what.replace('_', ' ')} {before[what]}, not {inputs[what]}"

@@ -264,14 +264,17 @@ def find_users(ids: pa.ChunkedArray, among: pa.ChunkedArray) -> NDArray[np.int64
     return rows.fill_null(-1).to_numpy().astype(np.int64)
 
 
-def match_unchanged(corpus: Corpus, other: Corpus, partition: int, to_other: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the row in `other` of each user of a micro-partition with the same tokens in both, -1 for others, int64[n].
+def match_unchanged(
+    one: tuple[Corpus, int], other: tuple[Corpus, int], to_other: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the row in `other` of each user of `one` with the same tokens in both, -1 for others, int64[n].
 
-    to_other int64[V]: the items' numbers in `other`. Both have the same number of micro-partitions.
+    one, other: a corpus and one of its micro-partitions; to_other int64[V]: the items' numbers in the other corpus.
     """
-    places = find_users(corpus.read_ids(partition), other.read_ids(partition))
+    (corpus, partition), (other_corpus, other_partition) = one, other
+    places = find_users(corpus.read_ids(partition), other_corpus.read_ids(other_partition))
     rows = np.flatnonzero(places >= 0)
-    now, before = corpus.read(partition), other.read(partition)
+    now, before = corpus.read(partition), other_corpus.read(other_partition)
     own = Tokens(now.offsets, now.tokens).take(rows)
     is_changed = find_changed(
         Tokens(before.offsets, before.tokens).take(places[rows]),

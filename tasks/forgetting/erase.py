@@ -12,8 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from surf2vec.tasks.corpus.folder import BASE_KEYS, CORPUS_MANIFEST, open_building_folders, publish, write_partition
-from surf2vec.tasks.corpus.regroup import read_part
+from surf2vec.tasks.corpus.folder import (
+    BASE_KEYS,
+    CORPUS_MANIFEST,
+    open_building_folders,
+    publish,
+    read_histories,
+    write_partition,
+)
 from surf2vec.tasks.corpus.window import name_corpus
 from surf2vec.tasks.events.events_files import EVENTS_SCHEMA, write_events
 from surf2vec.tasks.ingest.ingest import free_name, remove_leftovers
@@ -114,7 +120,7 @@ def erase_from_corpus(root: Root, corpus: Corpus, rows: Rows) -> Corpus:
                 link_file(corpus.folder / name, building / name)
                 manifest["files"][name] = about
         for partition, gone in rows.items():
-            part = read_part(corpus, partition)
+            part = read_histories(corpus, partition)
             kept = part.take(np.setdiff1d(np.arange(len(part.users)), gone))
             files = write_partition(
                 building, partition, kept.users, offsets=kept.offsets, tokens=kept.tokens, held_out=kept.held_out

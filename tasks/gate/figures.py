@@ -311,7 +311,7 @@ def measure_drift(challenger: Released, champion: Released) -> NDArray[np.float6
     cosines = np.zeros(0)
     for partition in range(challenger.corpus.num_partitions):
         if len(cosines) < MAX_USERS:
-            rows = match_unchanged(challenger.corpus, champion.corpus, partition, to_champion)
+            rows = match_unchanged((challenger.corpus, partition), (champion.corpus, partition), to_champion)
             ids = challenger.corpus.read_ids(partition).take(pa.array(np.flatnonzero(rows >= 0)))
             cosines = np.append(cosines, compare_vectors(ids, challenger, champion, partition))
     return cosines[:MAX_USERS]

@@ -21,9 +21,7 @@ from surf2vec.tasks.root.memory import give_back_memory
 from surf2vec.tasks.root.records import IngestStep, RunRecord, S, Step, Steps, read_run_record
 from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.store.generation import Generation, has_generation, is_outdated, open_generation
-from surf2vec.trainer.store.upkeep import has_waiting, settle_manifest
-from surf2vec.trainer.store.writer import lock_store
-from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, make_folder, read_json, write_manifest_json
+from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, make_folder, write_manifest_json
 
 FORGET = "forget"
 """The purpose of the only writer that may run after an interrupted `surf2vec forget`."""
@@ -111,10 +109,7 @@ def private_files(root: Root) -> Iterator[None]:
 
 @contextmanager
 def lock_root(root: Root, purpose: str, on_wait: Callable[[str], None] = lambda message: None) -> Iterator[None]:
-    """Hold the writer lock; waits for another writer. The lock ends with its process.
-
-    After a killed repartition, first makes the store match sources.json.
-    """
+    """Hold the writer lock; waits for another writer. The lock ends with its process."""
     path = root.path / ".lock"
     with private_files(root), open(path, "a+", encoding="utf-8") as file:
         try:
@@ -131,9 +126,6 @@ def lock_root(root: Root, purpose: str, on_wait: Callable[[str], None] = lambda 
         file.truncate(0)
         file.write(f"process {os.getpid()}, {purpose}, since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n")
         file.flush()
-        if has_waiting(root.store):
-            with lock_store(root.store):
-                settle_store(root)
         yield
         file.truncate(0)
 
@@ -197,11 +189,6 @@ def is_locked(path: Path) -> bool:
 def current_generation(root: Root) -> Generation | None:
     """Return the store's generation, or None without one that this version can continue. An outdated one is not removed."""
     return open_generation(root.store) if has_generation(root.store) and not is_outdated(root.store) else None
-
-
-def settle_store(root: Root) -> None:
-    """Finish a repartition that is committed in sources.json, undo one that is not. The caller holds both locks."""
-    settle_manifest(root.store, read_json(root.sources)["partitions"])
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from surf2vec.trainer.events import OnEvent
 from surf2vec.trainer.model.rows import Rows
 from surf2vec.trainer.store.align import align_generation
 from surf2vec.trainer.store.generation import open_generation
-from surf2vec.trainer.store.tokens import Corpus, open_corpus
+from surf2vec.trainer.store.tokens import Corpus, matching_partitions, open_corpus
 from surf2vec.trainer.system.fan_out import FanOut
 from surf2vec.trainer.training.infer import refit_held_out
 from surf2vec.trainer.training.job import RESULT_NEUTRAL, Job, Schedule, choose_parts
@@ -170,11 +170,14 @@ def _read_known(root: Root, corpus: Corpus, space: BaseRelease) -> Known:
     to_other, _ = match_items(corpus.vocabulary, other.vocabulary)
 
     def match(partition: int) -> NDArray[np.int64]:
-        if other.num_partitions != corpus.num_partitions:
-            return np.full(int(corpus.users[partition]), -1)
-        return match_unchanged(corpus, other, partition, to_other)
+        places, num_before = np.full(int(corpus.users[partition]), -1), 0
+        for before in matching_partitions(partition, corpus.num_partitions, other.num_partitions):
+            found = match_unchanged((corpus, partition), (other, before), to_other)
+            places = np.where(found >= 0, found + num_before, places)
+            num_before += int(other.users[before])
+        return places
 
-    return Known(space.generation, to_other, match)
+    return Known(space.generation, to_other, match, corpus.num_partitions)
 
 
 def settle(root: Root, job: Job, record: RunRecord, on_event: OnEvent) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from surf2vec.tasks.queries.similar import similar_users
 from surf2vec.tasks.root.run import Root, lock_root
 from surf2vec.tasks.upkeep.doctor import examine
 from surf2vec.tasks.upkeep.gc import collect_garbage
-from surf2vec.tasks.upkeep.repartition import repartition
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import InputError
 from surf2vec.trainer.events import ignore_event
@@ -180,26 +179,6 @@ def test_changed_rows_are_trained_ranked_and_fitted_again(made: tuple[Root, Corp
     told = evaluate(changed, generation)
     assert told["num_users"] == changed.manifest["num_held_out"] == whole.manifest["num_held_out"] > 0
     assert refit_held_out(job, changed, {"evaluation": told}).manifest["stage"] == "refitted"
-
-
-@pytest.mark.parametrize("partitions", [1, 2, 16])
-def test_repartition_leaves_the_holes_behind(made: tuple[Root, Corpus, Corpus], root: Root, partitions: int) -> None:
-    before = made[2]
-    rows = rows_by_user(root)
-    with lock_root(root, "test"):
-        told = repartition(root, partitions, MEMORY_BYTES, 1)
-    assert told["users"] == len(rows) == 100
-    assert rows_by_user(root) == rows
-    after = open_corpus(root.corpus(told["window_id"]))
-    assert (after.num_users, after.users.sum(), after.holes) == (100, 100, [0] * partitions)
-    assert (after.manifest["base"], after.manifest["num_tokens"]) == (None, before.manifest["num_tokens"])
-    assert "num_left" not in after.manifest
-    assert histories_of(after) == histories_of(before)
-    assert after.count_training_tokens().tolist() == before.count_training_tokens().tolist()
-    assert [f"{f.place}: {f.message}" for f in examine(root) if f.level != "ok"] == []
-    with pytest.raises(InputError, match="surf2vec repartition.*--full"):
-        build(root, 3, 3, Base(told["window_id"], 1))
-    export(root, after)
 
 
 def histories_of(corpus: Corpus) -> dict[str, tuple[list[int], int, bool]]:

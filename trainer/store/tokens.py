@@ -92,6 +92,14 @@ def partition_name(partition: int) -> str:
     return f"p{partition:05d}"
 
 
+def matching_partitions(partition: int, num_partitions: int, num_others: int) -> range:
+    """Return the micro-partitions of a corpus with `num_others` that have users of `partition` of one with `num_partitions`.
+
+    Both numbers are powers of two, and a user's micro-partition is the hash modulo that number.
+    """
+    return range(partition % num_others, num_others, num_partitions)
+
+
 @dataclass(frozen=True)
 class Corpus:
     """A corpus folder and its manifest."""

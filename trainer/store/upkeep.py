@@ -1,11 +1,5 @@
-"""Maintains a store: checks it, erases rows, and switches to a manifest with more or fewer micro-partitions.
+"""Maintains a store: checks it, and erases rows."""
 
-When micro-partitions were split or joined, the new manifest waits as `pinned/repartitioned.json`, so that its files are not
-removed. A file of the root has the valid number of micro-partitions. If the waiting manifest has the same number, the next
-writer makes it the current one, otherwise it removes it.
-"""
-
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +11,10 @@ from surf2vec.trainer.model.rows import Rows
 from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.images import verify_image
 from surf2vec.trainer.store.layout import image_of_rows, read_rows
-from surf2vec.trainer.store.manifests import STORE_MANIFEST, is_of_earlier_version, read_manifest, write_manifest
-from surf2vec.trainer.store.writer import Writer, referenced_files, remove_unreferenced
-from surf2vec.trainer.system.files import read_json, sync_folder
+from surf2vec.trainer.store.manifests import STORE_MANIFEST, is_of_earlier_version, read_manifest
+from surf2vec.trainer.store.writer import Writer, referenced_files
+from surf2vec.trainer.system.files import read_json
 
-_WAITING = "pinned/repartitioned.json"
 _WAY_OUT = (
     "bring back a copy, or remove {} and run again: that may train anew, in another space, which the gate may hold back"
 )
@@ -78,30 +71,3 @@ def erase_rows(
             del writer.users[str(partition)]
     writer.sync()
     return writer.users
-
-
-def has_waiting(folder: Path) -> bool:
-    """Return whether a manifest waits in the store."""
-    return (folder / _WAITING).exists()
-
-
-def hold_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    """Write a waiting manifest; its files are written. The caller holds the store's lock."""
-    write_manifest(folder, _WAITING, manifest)
-
-
-def settle_manifest(folder: Path, partitions: int | None) -> None:
-    """Make the waiting manifest the current one if it has `partitions` micro-partitions; otherwise remove it.
-
-    The caller holds the store's lock. After a crash, calling it again completes it. If the store was trained on meanwhile, its
-    current manifest stays.
-    """
-    if not has_waiting(folder):
-        return
-    waiting, current = read_json(folder / _WAITING), read_json(folder / STORE_MANIFEST)
-    if waiting["partitions"] == partitions and waiting["generation"] > current["generation"]:
-        os.replace(folder / _WAITING, folder / STORE_MANIFEST)
-    else:
-        (folder / _WAITING).unlink()
-    sync_folder(folder)
-    remove_unreferenced(folder)

@@ -38,7 +38,7 @@ from surf2vec.trainer.store.layout import (
     shapes_of_items,
 )
 from surf2vec.trainer.store.manifests import next_generation
-from surf2vec.trainer.store.tokens import Corpus, Histories
+from surf2vec.trainer.store.tokens import Corpus, Histories, matching_partitions
 from surf2vec.trainer.store.writer import Writer, lock_store
 from surf2vec.trainer.system.memory import PAGE_BYTES
 from surf2vec.trainer.training.infer import freeze_items, infer_parts, take_histories
@@ -67,18 +67,22 @@ class Beginning:
 @dataclass(frozen=True)
 class Known:
     """The rows that a full night takes from its base. items int64[V]: the base's row of each item, -1 for missing ones;
-    users: returns for a micro-partition the base's row of each user with the same tokens, -1 for others, int64[n].
+    users: returns for a micro-partition the base's row of each user with the same tokens, -1 for others, int64[n]. The rows of
+    the base are those of all its matching micro-partitions, in sequence; num_partitions: of the night.
     """
 
     base: Generation
     items: NDArray[np.int64]
     users: Callable[[int], NDArray[np.int64]]
+    num_partitions: int
 
     def begin(self, config: TrainConfig, partition: int, hashes: NDArray[np.uint64], places: NDArray[np.int64]) -> Rows:
-        """Return users' first rows: the base's vectors in rows `places` int64[n] of the partition; for -1 the usual ones."""
+        """Return users' first rows: the base's vectors in rows `places` int64[n]; for -1 the usual ones."""
         begun = begin_users(config, hashes)
         is_known = places >= 0
-        begun.vectors[is_known] = self.base.read_users(partition)[places[is_known]]
+        matching = matching_partitions(partition, self.num_partitions, self.base.num_partitions)
+        before = np.concatenate([self.base.read_users(one) for one in matching])
+        begun.vectors[is_known] = before[places[is_known]]
         begun.squares[is_known] = KNOWN_SQUARES
         return begun
 

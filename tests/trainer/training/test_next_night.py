@@ -208,7 +208,7 @@ def full_night(tmp_path: Path, base: Generation) -> tuple[Job, Corpus, Known]:
     turned = {user: [ITEMS - item for item in history] for user, history in planted_histories(100, ITEMS).items()}
     corpus = write_corpus(tmp_path / "full", turned, PARTITIONS, ITEMS + 1, max_users=30)
     rows = [np.where(np.arange(users) % 3 == 0, -1, np.arange(users)) for users in corpus.users]
-    known = Known(base, np.concatenate(([-1], np.arange(ITEMS)[::-1])), rows.__getitem__)
+    known = Known(base, np.concatenate(([-1], np.arange(ITEMS)[::-1])), rows.__getitem__, PARTITIONS)
     return Job(corpus.folder, tmp_path / "store", CONFIG, 4 * 10**9, start="vectors of one"), corpus, known
 
 
