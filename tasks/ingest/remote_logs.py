@@ -1,8 +1,8 @@
 """Lists and fetches remote logs (`s3://bucket/day=*/part-*.csv.gz`) through fsspec.
 
-An object is fetched block by block into the call's folder; a failed block is fetched again, with longer and longer waits. Its
-name is its URL. An object whose size, time of change and ETag are the same as when it was read is not fetched again. Up to
-KEPT_BYTES stay on the disk until the ingest ends; other objects are deleted at once and fetched again to read their lines.
+An object is downloaded into the call's folder; the store's own client retries what fails. The name of a log is its URL. An
+object whose size, time of change and ETag are the same as when it was read is not fetched again. Up to KEPT_BYTES stay on the
+disk until the ingest ends; other objects are deleted at once and fetched again to read their lines.
 
 Credentials come from the environment variables of the store's own tools; a URL with credentials is refused.
 """
@@ -11,13 +11,12 @@ import glob
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.ingest.formats import LogFile, recognise
@@ -26,11 +25,10 @@ from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.trainer.errors import InputError, ResourceError, SurfError
 from surf2vec.trainer.system.files import digest_file
 
-BLOCK_BYTES = 8 << 20
 KEPT_BYTES = 2 << 30
-WAITS_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
+# One stream an object: several at once would hold 50 MB of it each.
+_OPTIONS: dict[str, dict[str, Any]] = {"s3": {"max_concurrency": 1}, "s3a": {"max_concurrency": 1}}
 _SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-_Result = TypeVar("_Result")
 
 
 @dataclass
@@ -46,10 +44,12 @@ class RemoteLogs:
 
     def list(self, pattern: str) -> dict[str, Stamp]:
         """Return the objects that match a pattern or plain URL, with their stamps. Raises InputError when there are none."""
-        store = self._store(pattern)
-        found = _retry(pattern, lambda: store.glob(pattern, detail=True), {}) if glob.has_magic(pattern) else {}
-        if not found and (info := _retry(pattern, lambda: store.info(pattern), None)):
-            found = {info["name"]: info}
+        store, found = self._store(pattern), dict[str, dict[str, Any]]()
+        with _explain(pattern), suppress(FileNotFoundError):
+            found = store.glob(pattern, detail=True) if glob.has_magic(pattern) else {}
+            if not found:
+                info = store.info(pattern)
+                found = {info["name"]: info}
         files = {store.unstrip_protocol(name): _stamp(info) for name, info in found.items() if info["type"] == "file"}
         if not files:
             raise InputError(
@@ -109,21 +109,13 @@ class RemoteLogs:
         return self.folder / hashlib.sha256(url.encode()).hexdigest()[:16] / os.path.basename(url)
 
     def _fetch(self, url: str, stamp: Stamp) -> Path:
-        """Download an object to its local path, block by block."""
-        store, path, num_bytes = self._store(url), self._path(url), stamp[0]
+        """Download an object to its local path. Raises InputError when it changed since it was listed, or is gone."""
+        store, path = self._store(url), self._path(url)
         path.parent.mkdir(parents=True, exist_ok=True)
-
-        def read_block(start: int) -> bytes:
-            end = min(start + BLOCK_BYTES, num_bytes)
-            block: bytes = store.cat_file(url, start=start, end=end)
-            if len(block) != end - start:
-                raise OSError(f"{len(block):,} of {end - start:,} bytes arrived")
-            return block
-
-        with open(path, "wb") as file:
-            for start in range(0, num_bytes, BLOCK_BYTES):
-                file.write(_retry(url, partial(read_block, start)))
-        if _stamp(_retry(url, lambda: store.info(url))) != stamp:
+        with _explain(url):
+            store.get_file(url, str(path))
+            info = store.info(url)
+        if _stamp(info) != stamp or path.stat().st_size != stamp[0]:
             raise _changed(url)
         return path
 
@@ -136,7 +128,9 @@ class RemoteLogs:
                 import fsspec
 
                 try:
-                    self.stores[scheme] = fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
+                    self.stores[scheme] = fsspec.filesystem(
+                        scheme, use_listings_cache=False, skip_instance_cache=True, **_OPTIONS.get(scheme, {})
+                    )
                 except (ValueError, ImportError) as error:
                     raise InputError(f"{url!r} cannot be read: {_describe(error)}; s3:// can") from None
             return self.stores[scheme]
@@ -152,30 +146,21 @@ def refuse_credentials(*urls: str) -> None:
             )
 
 
-def _retry(url: str, call: Callable[[], _Result], absent: Any = ...) -> _Result:
-    """Return the result of `call`, retried with longer and longer waits; returns `absent`, if given, for a missing object.
-
-    Raises ResourceError when all tries fail, InputError for a missing object without `absent`.
-    """
-    for wait_seconds in (*WAITS_SECONDS, None):
-        try:
-            return call()
-        except FileNotFoundError:
-            if absent is not ...:
-                return absent
-            raise InputError(f"{url} is not there any more: deliver it again, or leave it out of --logs") from None
-        except Exception as error:  # each store has its own exceptions
-            way_out = f"tried {len(WAITS_SECONDS) + 1} times; see that it is up (for S3 also AWS_ENDPOINT_URL)"
-            is_refused = isinstance(error, PermissionError) or type(error).__name__ == "NoCredentialsError"
-            if is_refused:
-                way_out = "give credentials that may read it, for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-            if is_refused or wait_seconds is None:
-                raise ResourceError(
-                    f"{url} cannot be read: {_describe(error)}; {way_out}, then run the same command again; what was there "
-                    "before is untouched"
-                ) from None
-            time.sleep(wait_seconds)
-    raise AssertionError("the last try returns or raises")
+@contextmanager
+def _explain(url: str) -> Iterator[None]:
+    """Raise ResourceError when the store cannot be reached or refuses, InputError when the object is missing."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(f"{url} is not there any more: deliver it again, or leave it out of --logs") from None
+    except Exception as error:  # each store has its own exceptions
+        way_out = "check that the store is up (for S3 also AWS_ENDPOINT_URL)"
+        if isinstance(error, PermissionError) or type(error).__name__ == "NoCredentialsError":
+            way_out = "give credentials that may read it, for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        raise ResourceError(
+            f"{url} cannot be read: {_describe(error)}; {way_out}, then run the same command again; what was there before is "
+            "untouched"
+        ) from None
 
 
 def _stamp(info: dict[str, Any]) -> Stamp:

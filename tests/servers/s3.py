@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,8 +36,8 @@ class Bucket:
 
     @property
     def reads(self) -> list[str]:
-        """The requests for bytes of objects."""
-        return [line for line in self.requests if line.startswith("GET") and " bytes=" in line]
+        """The requests for objects."""
+        return [line for line in self.requests if re.match(rf"GET /{BUCKET}/.", line)]
 
 
 @contextmanager
