@@ -127,3 +127,25 @@ def test_codes_of_items_outside_of_the_vocabulary_mean_nothing(con: duckdb.DuckD
     counts = write_rows(tmp_path / "counts", [{"url": "/a", "item_code": 0}, {"url": "/b", "item_code": 1}])
     rows = fetch_rows(con, "intermediate/int_group_item_ix", {"item_counts": counts})
     assert rows == [{"item_ix": -1}, {"item_ix": 0}]
+
+
+def test_users_of_the_first_micro_partitions(con: duckdb.DuckDBPyConnection, window: dict[str, Any]) -> None:
+    for num_partitions, num_users in (
+        (1024, 2),
+        (partition_of("bob") + 1, 1 + (partition_of("ann") <= partition_of("bob"))),
+    ):
+        rows = fetch_rows(con, "intermediate/int_partition_users", window | {"num_partitions": num_partitions})
+        assert rows == [{"num_users": num_users}]
+
+
+def test_events_sorted_by_other_micro_partitions(con: duckdb.DuckDBPyConnection, window: dict[str, Any]) -> None:
+    rows = fetch_rows(con, "intermediate/int_sorted_events", window | {"partitions": 2})
+    assert [row["micro_partition"] for row in rows] == sorted(user_hash(row["user_id"]) % 2 for row in rows)
+    ann = [(row["url"], row["line"]) for row in rows if row["user_id"] == "ann"]
+    assert ann == [("/z", 1), ("/c", 1), ("/a", 2), ("/b", 4)]
+    assert [row["url"] for row in rows if row["user_id"] == "bob"] == ["/a"]
+
+
+def test_events_of_items_that_are_unknown(con: duckdb.DuckDBPyConnection, window: dict[str, Any]) -> None:
+    con.register("stg_vocabulary", pa.table({"item_ix": [0, 1], "url": ["/a", "/c"]}))
+    assert fetch_rows(con, "intermediate/int_unknown_events", window) == [{"num_events": 2}]

@@ -12,6 +12,7 @@ from surf2vec.sql.runner import connect, create_table, fetch_rows
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.ingest.staging import LEFT_OUT, define_session
 from surf2vec.tasks.ingest.times import EARLIEST
+from tests.data.corpora import user_hash
 
 LATEST = datetime(2026, 11, 22)
 Row = tuple[Any, ...]
@@ -188,3 +189,58 @@ def test_time_profile(con: duckdb.DuckDBPyConnection, times: list[str | None], p
 def test_time_profile_looks_at_some_lines_only(con: duckdb.DuckDBPyConnection) -> None:
     put_lines(con, *[(line, "u", "/", str(line), None) for line in range(100)])
     assert fetch_rows(con, "intermediate/int_time_profile", {"stride": 10})[0]["num_times"] == 10
+
+
+def test_the_first_times_that_could_not_be_read(con: duckdb.DuckDBPyConnection) -> None:
+    put_lines(con, *[(line, "u", "/", time, None) for line, time in enumerate(("x", "y", " ", "x", "z", "1"), 1)])
+    refused = [(line, "time not readable") for line in (4, 5, 3, 2, 1)]
+    put(con, "int_refused_lines", "line bigint, verdict varchar", [*refused, (6, "no user")])
+    rows = fetch_rows(con, "intermediate/int_bad_times", {"most": 2})
+    assert [row["time"] for row in rows] == ["x", "y"]
+
+
+def test_tokens_that_several_users_have(con: duckdb.DuckDBPyConnection) -> None:
+    pages = [("ann", "/aa?bb"), ("bob", "/aa#cc"), ("ann", "/dd"), ("ann", "/dd/ee"), ("bob", "/ee"), ("bob", "/ff?aa")]
+    put_lines(
+        con,
+        *[(line, user, page, "1", None) for line, (user, page) in enumerate(pages)],
+        (9, "eve", "/dd", "1", "crawler"),
+    )
+    put(con, "int_page_tokens", "token varchar", [("aa",), ("bb",), ("dd",)])
+    assert make(con, "int_shared_tokens", token_pattern="[a-f]{2}") == [("aa",)]
+
+
+def test_pages_with_very_many_queries(con: duckdb.DuckDBPyConnection) -> None:
+    queries = [f"id={number}&sort={number % 2}&utm_source={number}" for number in range(10)]
+    rows = [(line, "/show", query, None) for line, query in enumerate(queries)]
+    rows += [(20, "/few", "id=1", None), (21, "/few", "id=2", "crawler"), (22, "/tracked", "utm_source=a", None)]
+    rows += [(30 + number, "/a.css", f"v={number}", None) for number in range(10)]
+    put(con, "stg_lines", "line bigint, page_key varchar, query varchar, verdict varchar", rows)
+    params = {"asset_pattern": r"\.css$", "least_queries": 100, "most_hints": 3}
+    assert fetch_rows(con, "intermediate/int_query_hints", params) == [
+        {"path": "/show", "num_queries": 160, "keys": ["id", "sort"]}
+    ]
+
+
+def test_users_in_their_micro_partitions_by_the_bytes_of_their_ids(con: duckdb.DuckDBPyConnection) -> None:
+    ids = ["ü", "bob", None, "Zoe", "ann"]
+    put(con, "int_user_ids", "user_code integer, user_id varchar", list(enumerate(ids)))
+    rows = fetch_rows(con, "intermediate/int_placed_users", {"partitions": 2})
+    expected = [(user_hash(name or "") % 2, name is None, (name or "").encode(), code) for code, name in enumerate(ids)]
+    assert [row["user_code"] for row in rows] == [code for *_, code in sorted(expected)]
+    assert all(row["hash"] == user_hash(row["user_id"] or "") for row in rows)
+    assert all(row["micro_partition"] == row["hash"] % 2 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("call", "value"),
+    [
+        ("whole_number('1.0', 'DOUBLE')", "1"),
+        ("whole_number('1.0', 'VARCHAR')", "1.0"),
+        ("number_fault('1.5', 'DOUBLE', '1', 'DOUBLE')", "user is no whole number"),
+        ("number_fault('1', 'DOUBLE', '1.5', 'DOUBLE')", "page is no whole number"),
+        ("number_fault('1.5', 'VARCHAR', '1', 'DOUBLE')", None),
+    ],
+)
+def test_macros_of_numbers(con: duckdb.DuckDBPyConnection, call: str, value: str | None) -> None:
+    assert con.execute(f"select {call}").fetchall() == [(value,)]
