@@ -169,7 +169,7 @@ def _open_parquet(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
 
 def newest_corpus(root: Root) -> str:
     """Return the window id of the newest corpus. Raises InputError when there is none."""
-    built = {path.parent.name: path.stat().st_mtime_ns for path in root.path.glob(f"corpus/[!.]*/{CORPUS_MANIFEST}")}
-    if not built:
+    corpora = root.corpora()
+    if not corpora:
         raise InputError(f"{root.path} has no corpus to search on: give --logs, or run `surf2vec run` first")
-    return max(built, key=lambda window_id: built[window_id])
+    return max(corpora, key=lambda folder: (folder / CORPUS_MANIFEST).stat().st_mtime_ns).name

@@ -20,7 +20,7 @@ from surf2vec.tasks.users.tombstones import FORGOTTEN
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.system.files import digest_json, read_json, verify_all
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _UNDATED = "undated"
 _CLEANING = {"max_day_events", "min_item_events", "min_item_users", "min_user_events", "max_user_events"}
 _MUST_MATCH = ("format_version", "partitions", "rules", "user_key_fingerprint", "cleaning")  # in corpus and base
@@ -139,8 +139,8 @@ def select_window(root: Root, since: date | None, until: date | None, window_day
         rules=catalog.rules,
         user_key_fingerprint=catalog.user_key_fingerprint,
         files=tuple(files),
-        forgotten={d: e["left_out"][FORGOTTEN] for d, e in entries.items() if FORGOTTEN in e.get("left_out", {})},
-        read_by={digest: entry["read_by"] for digest, entry in entries.items() if entry.get("read_by")},
+        forgotten={d: e["left_out"][FORGOTTEN] for d, e in entries.items() if FORGOTTEN in e["left_out"]},
+        read_by={digest: entry["read_by"] for digest, entry in entries.items() if entry["read_by"]},
     )
     if not window.num_events:
         known = f"it has events from {days[0]} to {days[-1]}" if days else "it has no events at all"
@@ -177,8 +177,7 @@ class CorpusRequest:
             "rules": window.rules,
             "user_key_fingerprint": window.user_key_fingerprint,
             "days": [window.since, window.until],
-            # a former setting, kept so that older corpora keep their names
-            "cleaning": {"collapse_repeats": True} | self.ingest.model_dump(mode="json", include=_CLEANING),
+            "cleaning": self.ingest.model_dump(mode="json", include=_CLEANING),
             "max_users": self.evaluate.max_users,
             "base": None if is_full else base,
         }
@@ -211,7 +210,7 @@ def find_obstacle(root: Root, inputs: dict[str, Any]) -> str | None:
     before = read_json(path).get("made_from", {})
     different = list_differences(before, inputs)
     if "format_version" in different:
-        return f"corpus {name} was made by an earlier version"
+        return f"corpus {name} was made by another version"
     if different:
         what = different[0]
         return f"corpus {name} was made with {what.replace('_', ' ')} {before[what]}, not {inputs[what]}"

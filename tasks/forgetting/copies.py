@@ -67,8 +67,10 @@ class Copies(Ownership):
     @cached_property
     def found_in(self) -> dict[Path, int]:
         """Export of the root → how many of the wanted users it has."""
-        folders = [path.parent for path in sorted(self.root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}"))]
-        return {folder: count_in_export(folder, read_json(folder / EXPORT_MANIFEST), self.wanted) for folder in folders}
+        return {
+            folder: count_in_export(folder, read_json(folder / EXPORT_MANIFEST), self.wanted)
+            for folder in self.root.exports()
+        }
 
     @cached_property
     def kept(self) -> dict[str, list[str]]:
@@ -211,7 +213,7 @@ def _search_store(root: Root) -> Iterator[Place]:
     """Yield the rows of each generation, and how many it has beyond its corpus, which was searched by name."""
     if not current_generation(root):
         return
-    for path in [root.store / STORE_MANIFEST, *sorted((root.store / "pinned").glob("*.json"))]:
+    for path in [root.store / STORE_MANIFEST, *root.pinned()]:
         generation = Generation(root.store, read_manifest(path))
         corpus = root.corpus(generation.manifest["window_id"])
         num_users = open_corpus(corpus).users.tolist() if corpus.exists() else [0] * generation.num_partitions

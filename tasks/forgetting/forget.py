@@ -204,9 +204,8 @@ def _derive_record(root: Root, publish: PublishConfig, before: str, release: str
 def _remove_rest(root: Root, wanted: UserSet) -> list[str]:
     """Remove generations and corpora that still have the users, and leftovers of killed processes. Returns what was removed."""
     removed = []
-    folders = [path.parent for path in sorted(root.path.glob("corpus/[!.]*/manifest.json"))]
-    to_remove = [folder for folder in folders if find_rows(open_corpus(folder), wanted)]
-    for path in sorted(root.store.glob("pinned/*.json")):
+    to_remove = [folder for folder in root.corpora() if find_rows(open_corpus(folder), wanted)]
+    for path in root.pinned():
         corpus = root.corpus(read_manifest(path)["window_id"])
         if corpus in to_remove or not corpus.exists():  # without it the rows have no names and are of no use
             path.unlink()

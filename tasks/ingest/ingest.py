@@ -20,7 +20,7 @@ from surf2vec.tasks.ingest.rejects import FAILED
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
 from surf2vec.tasks.ingest.sources import Catalog, find_orphans, read_catalog, sum_counts
 from surf2vec.tasks.ingest.stage_logs import stage_logs
-from surf2vec.tasks.ingest.staging import MOST_HINTS, Log, Progress, Staged, Staging
+from surf2vec.tasks.ingest.staging import MOST_HINTS, BytesRead, Log, Staged, Staging
 from surf2vec.tasks.ingest.times import explain_bad_times
 from surf2vec.tasks.ingest.user_key import read_user_key
 from surf2vec.tasks.root.failures import explain_failures
@@ -158,7 +158,7 @@ def remove_leftovers(root: Root, catalog: Catalog) -> None:
 def _stage_all(staging: Staging, fan_out: FanOut, on_event: OnEvent) -> list[Staged]:
     """Stage every source, and log what became of its lines."""
     staged = []
-    for source in stage_logs(staging, fan_out, Progress(staging.num_bytes, on_event)):
+    for source in stage_logs(staging, fan_out, BytesRead(staging.num_bytes, on_event)):
         staged.append(source)
         on_event("log", {"message": _describe(source)})
     if num_rejected := sum(source.num_rejected for source in staged):
@@ -271,7 +271,7 @@ def _summarise(catalog: Catalog, delivery: Delivery) -> dict[str, Any]:
     digests = {catalog.names[name] for name in delivery.stamps} or set(catalog.entries)
     entries = [catalog.entries[digest] for digest in sorted(digests)]
     rejected = sum_counts(entry["rejected"] for entry in entries)
-    hints = [hint for entry in entries for hint in entry.get("many_queries", ())]
+    hints = [hint for entry in entries for hint in entry["many_queries"]]
     hints.sort(key=lambda hint: (-hint["num_queries"], hint["page"]))
     first = {hint["page"]: hint for hint in reversed(hints)}  # of each page, the hint with the most queries
     return {

@@ -17,7 +17,7 @@ from surf2vec.sql.runner import connect
 from surf2vec.tasks.ingest.formats import LogFile
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
 from surf2vec.tasks.ingest.sources import SourceFile
-from surf2vec.tasks.ingest.staging import Progress, Staged, Stager, Staging, define_session
+from surf2vec.tasks.ingest.staging import BytesRead, Staged, Stager, Staging, define_session
 from surf2vec.tasks.ingest.user_key import check_fingerprint
 from surf2vec.tasks.root.memory import spare_bytes
 from surf2vec.tasks.users.tombstones import read_tombstones
@@ -32,7 +32,7 @@ LEAST_DUCKDB_BYTES = 160_000_000  # with less, sorting a million lines fails ins
 REPORT_SECONDS = 0.5
 
 
-def stage_logs(staging: Staging, fan_out: FanOut, progress: Progress) -> Iterator[Staged]:
+def stage_logs(staging: Staging, fan_out: FanOut, progress: BytesRead) -> Iterator[Staged]:
     """Stage every log; yields the sources in order.
 
     Raises InputError when a log cannot be read or changes meanwhile, ConfigError when the user key is not the root's.
@@ -47,7 +47,7 @@ def stage_logs(staging: Staging, fan_out: FanOut, progress: Progress) -> Iterato
 def stage_part(part: Staging, on_event: OnEvent) -> list[Staged]:
     """Stage the logs of a part into a folder of its own."""
     in_folder = replace(part, folder=Path(tempfile.mkdtemp(dir=part.folder, prefix="part.")))
-    return list(_stage_each(in_folder, Progress(part.num_bytes, on_event)))
+    return list(_stage_each(in_folder, BytesRead(part.num_bytes, on_event)))
 
 
 def _divide(staging: Staging, fan_out: FanOut) -> list[Staging]:
@@ -59,7 +59,7 @@ def _divide(staging: Staging, fan_out: FanOut) -> list[Staging]:
     return [replace(staging, threads=threads, logs=tuple(staging.logs[at] for at in place)) for place in places]
 
 
-def _stage_each(staging: Staging, progress: Progress) -> Iterator[Staged]:
+def _stage_each(staging: Staging, progress: BytesRead) -> Iterator[Staged]:
     """Stage each log with as many stagers as fit into memory; yields the sources in order and reports progress."""
     spare = spare_bytes(staging.memory_bytes)
     duckdb_bytes = max(spare * DUCKDB_SHARE // 100, min(staging.memory_bytes // 2, LEAST_DUCKDB_BYTES))

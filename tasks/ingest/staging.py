@@ -52,7 +52,7 @@ _MACROS = {
 
 
 @dataclass
-class Progress:
+class BytesRead:
     """Counts the bytes read of the logs, for several threads."""
 
     total: int
@@ -122,7 +122,7 @@ class Stager:
 
     con: duckdb.DuckDBPyConnection
     staging: Staging
-    progress: Progress
+    progress: BytesRead
     part_bytes: int
     user_key: bytes | None = field(repr=False)
     forgotten: Tombstones

@@ -20,7 +20,7 @@ from typing import Any
 from surf2vec.tasks.root.memory import give_back_memory
 from surf2vec.tasks.root.records import IngestStep, RunRecord, S, Step, Steps, read_run_record
 from surf2vec.trainer.errors import ResourceError
-from surf2vec.trainer.store.generation import Generation, has_generation, is_outdated, open_generation
+from surf2vec.trainer.store.generation import Generation, has_generation, open_generation
 from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, make_folder, write_manifest_json
 
 FORGET = "forget"
@@ -59,6 +59,18 @@ class Root:
 
     def run(self, run_id: str) -> Path:
         return self.path / "runs" / run_id
+
+    def corpora(self) -> list[Path]:
+        """The folders of the published corpora, sorted by name."""
+        return [path.parent for path in sorted(self.path.glob("corpus/[!.]*/manifest.json"))]
+
+    def exports(self) -> list[Path]:
+        """The folders of the complete exports, sorted by name."""
+        return [path.parent for path in sorted(self.path.glob("export/[!.]*/manifest.json"))]
+
+    def pinned(self) -> list[Path]:
+        """The manifests of the store's pinned generations, sorted by name."""
+        return sorted(self.store.glob("pinned/*.json"))
 
     @property
     def nights_page(self) -> Path:
@@ -187,8 +199,8 @@ def is_locked(path: Path) -> bool:
 
 
 def current_generation(root: Root) -> Generation | None:
-    """Return the store's generation, or None without one that this version can continue. An outdated one is not removed."""
-    return open_generation(root.store) if has_generation(root.store) and not is_outdated(root.store) else None
+    """Return the store's generation, or None without one."""
+    return open_generation(root.store) if has_generation(root.store) else None
 
 
 @dataclass(frozen=True)

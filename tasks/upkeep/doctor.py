@@ -43,7 +43,7 @@ _BEFORE_NEW_LOGS = "give the last `surf2vec run` again, before new logs: it is {
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """One result: its level, place and message."""
 
     level: Level
@@ -51,32 +51,32 @@ class Finding:
     message: str
 
 
-def examine(root: Root) -> list[Finding]:
+def examine(root: Root) -> list[Diagnosis]:
     """Returns all findings of a root, in the order of the data flow."""
     findings = [*_examine_events(root), *_examine_corpora(root)]
     if root.store.exists():
-        findings += [Finding(*found) for found in examine_store(root.store)]  # type: ignore[arg-type]
+        findings += [Diagnosis(*found) for found in examine_store(root.store)]  # type: ignore[arg-type]
     findings += _examine_exports(root)
     if root.database.exists():  # otherwise the root publishes elsewhere, or has published nothing
-        damage = [Finding("damage", *problem) for problem in _examine_registry(root)]
-        findings += damage or [Finding("ok", root.tracking_uri, "the root's own registry")]
+        damage = [Diagnosis("damage", *problem) for problem in _examine_registry(root)]
+        findings += damage or [Diagnosis("ok", root.tracking_uri, "the root's own registry")]
     for folder in list_folders(root.path / "runs"):
         try:
             ended = format_counted(len(read_run_record(folder / "run.json").steps.ended()), "step")
-            findings.append(Finding("ok", str(folder), f"{ended} ended"))
+            findings.append(Diagnosis("ok", str(folder), f"{ended} ended"))
         except DamageError as error:
-            findings.append(Finding("damage", str(folder), str(error)))
+            findings.append(Diagnosis("damage", str(folder), str(error)))
     leftovers = {path for path in root.path.rglob(f"*{TEMPORARY_SUFFIX}") if path != root.temporary}
     leftovers |= set(root.temporary.iterdir()) if root.temporary.exists() else set()
     return [*findings, *_orphans(leftovers, "temporary files of runs that died, or of one that is under way")]
 
 
-def _examine_events(root: Root) -> Iterator[Finding]:
+def _examine_events(root: Root) -> Iterator[Diagnosis]:
     try:
         catalog = read_json(root.sources)
         sources, partitions = catalog["sources"], catalog["partitions"]
     except (DamageError, KeyError, TypeError) as error:
-        yield Finding("damage", str(root.sources), f"cannot be used ({error}); {_GIVE_ALL.format(root.sources)}")
+        yield Diagnosis("damage", str(root.sources), f"cannot be used ({error}); {_GIVE_ALL.format(root.sources)}")
         return
     named: set[Path] = set()
     with TemporaryDirectory() as spill, connect(EVENTS_BYTES, Path(spill), EVENTS_THREADS) as con:
@@ -85,15 +85,15 @@ def _examine_events(root: Root) -> Iterator[Finding]:
             named |= set(files)
             for place, text in list(_damaged(files)) or list(_broken_events(con, files, partitions)):
                 way_out = f"remove {place}, if it is there, and give the log {source['name']} again"
-                yield Finding("damage", place, f"{text}; {way_out}")
+                yield Diagnosis("damage", place, f"{text}; {way_out}")
             if sum(about["rows"] for about in files.values()) != source["events"]:
                 text = f"{source['name']}: events and rows of files differ; {_GIVE_ALL.format(root.sources)}"
-                yield Finding("damage", str(root.sources), text)
-    yield Finding("ok", str(root.events), f"{len(sources)} sources in {len(named)} files")
+                yield Diagnosis("damage", str(root.sources), text)
+    yield Diagnosis("ok", str(root.events), f"{len(sources)} sources in {len(named)} files")
     yield from _orphans(set(root.events.rglob("*.parquet")) - named, "events files that no source names")
 
 
-def _examine_corpora(root: Root) -> Iterator[Finding]:
+def _examine_corpora(root: Root) -> Iterator[Diagnosis]:
     for folder in list_folders(root.path / "corpus"):
         extra: set[Path] = set()
         try:
@@ -112,7 +112,7 @@ def _examine_corpora(root: Root) -> Iterator[Finding]:
         yield from _orphans(extra, "files that the corpus does not name")
 
 
-def _examine_exports(root: Root) -> Iterator[Finding]:
+def _examine_exports(root: Root) -> Iterator[Diagnosis]:
     for folder in list_folders(root.path / "export"):
         try:
             manifest = read_json(folder / "manifest.json")
@@ -123,11 +123,11 @@ def _examine_exports(root: Root) -> Iterator[Finding]:
         yield from _list_findings(folder, summary, problems, _find_way_out(root, folder))
 
 
-def _list_findings(folder: Path, summary: str, problems: list[tuple[str, str]], way_out: str) -> Iterator[Finding]:
+def _list_findings(folder: Path, summary: str, problems: list[tuple[str, str]], way_out: str) -> Iterator[Diagnosis]:
     """Yield the findings of a folder: its problems, each with the remedy, or one "ok" with the summary."""
-    yield from (Finding("damage", place, f"{text}; {way_out}") for place, text in problems)
+    yield from (Diagnosis("damage", place, f"{text}; {way_out}") for place, text in problems)
     if not problems:
-        yield Finding("ok", str(folder), summary)
+        yield Diagnosis("ok", str(folder), summary)
 
 
 def _find_way_out(root: Root, export_dir: Path) -> str:
@@ -187,7 +187,7 @@ def _broken_events(con: duckdb.DuckDBPyConnection, files: dict[Path, dict[str, A
                 yield str(path), f"{path} has {format_counted(faults[check], 'event')} {fault} ({check})"
 
 
-def _orphans(paths: set[Path], what: str) -> Iterator[Finding]:
+def _orphans(paths: set[Path], what: str) -> Iterator[Diagnosis]:
     if paths:
         names = ", ".join(sorted(path.name for path in paths)[:3]) + (" ..." if len(paths) > 3 else "")
-        yield Finding("warning", str(min(paths).parent), f"{len(paths)} {what}: {names}")
+        yield Diagnosis("warning", str(min(paths).parent), f"{len(paths)} {what}: {names}")

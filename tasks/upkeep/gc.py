@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from surf2vec.tasks.config import PublishConfig
-from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST, newest_corpus
+from surf2vec.tasks.corpus.folder import newest_corpus
 from surf2vec.tasks.export.export import EXPORT_MANIFEST
 from surf2vec.tasks.ingest.sources import find_orphans, read_catalog
 from surf2vec.tasks.registry import tracking
@@ -85,18 +85,18 @@ class References(Ownership):
     def window_ids(self) -> set[str]:
         """Returns the corpora that are still read: by the generations, the next run, `similar`, `infer` and `tune`."""
         store, aliases = self.root.store, self.registered.aliases.values()
-        pinned = [path.stem for path in store.glob("pinned/*.json") if not self.may_remove(path.stem)]
+        pinned = [path.stem for path in self.root.pinned() if not self.may_remove(path.stem)]
         wanted = {open_pinned(store, name).manifest["window_id"] for name in pinned}
         if generation := current_generation(self.root):
             wanted.add(generation.manifest["window_id"])
         if self.newest_run:
             wanted.add(self.newest_run.window_id)
-        if any(self.root.path.glob(f"corpus/[!.]*/{CORPUS_MANIFEST}")):
+        if self.root.corpora():
             wanted.add(newest_corpus(self.root))
         aliased = {version.tags.get("release") for version in self.registered.versions if version.number in aliases}
-        for path in self.root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}"):
-            if path.parent.name in aliased or not self.is_judged(path.parent.name):
-                wanted.add(read_json(path)["created_from"]["window_id"])
+        for folder in self.root.exports():
+            if folder.name in aliased or not self.is_judged(folder.name):
+                wanted.add(read_json(folder / EXPORT_MANIFEST)["created_from"]["window_id"])
         return {whole_window(window_id) for window_id in wanted}
 
 
@@ -192,8 +192,8 @@ def _find_copies(references: References, to_keep: list[Version]) -> Iterator[Was
     """Yield copies in the root's own registry that have no version, and no export from which one may still be made."""
     root = references.root
     digests = {version.tags.get("manifest_sha256") for version in to_keep}
-    for path in root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}"):
-        digests |= set() if references.may_remove(path.parent.name) else {digest_file(path)}
+    for folder in root.exports():
+        digests |= set() if references.may_remove(folder.name) else {digest_file(folder / EXPORT_MANIFEST)}
     for copy in tracking.list_copies(references.uri):
         is_needed = copy.tags["manifest_sha256"] in digests or any(version.uses(copy) for version in to_keep)
         if references.owns_copy(copy) and not is_needed and copy.folder:
@@ -206,7 +206,7 @@ def _find_unreferenced(references: References) -> Iterator[Waste]:
     store, current = references.root.store, current_generation(references.root)
     if not current:
         return
-    pinned = {path.stem for path in store.glob("pinned/*.json")}
+    pinned = {path.stem for path in references.root.pinned()}
     kept_names = {name for name in pinned if not references.may_remove(name)}
     for name in sorted(pinned - kept_names):
         place = f"{store}/pinned/{name}.json"

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from surf2vec.tasks.ingest.sources import FORMAT_VERSION
 from surf2vec.tasks.root.run import Root, open_root
 from surf2vec.trainer.system.files import describe_file, write_json
 from tests.data.corpora import user_hash
@@ -75,15 +76,19 @@ def write_events(path: Path, events: Sequence[Event], partitions: int = 4, **cat
     for (name, day), group in sorted(files.items()):
         sha256 = group[0].sha256
         entry = sources.setdefault(
-            name, {"name": name, "sha256": sha256, "bytes": 0, "copies": [], "events": 0, "days": {}, "files": {}}
-        )
+            name,
+            {
+                "name": name, "sha256": sha256, "bytes": 0, "copies": [], "events": 0, "days": {}, "files": {}, "read_by": {},
+                "left_out": {},
+            },
+        )  # fmt: skip
         relative = f"events/day={day}/{sha256[:16]}.parquet"
         write_events_file(root.path / relative, group, partitions)
         entry["events"] += len(group)
         entry["days"][day] = len(group)
         entry["files"][relative] = {"rows": len(group)} | describe_file(root.path / relative)
     base = {
-        "format_version": 1,
+        "format_version": FORMAT_VERSION,
         "partitions": partitions,
         "user_key_fingerprint": None,
         "rules": {"granularity": "page"},

@@ -28,8 +28,8 @@ from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.model.rows import Items, TrailItems
 from surf2vec.trainer.store.images import Arrays, Image, make_image, map_image, read_image
 from surf2vec.trainer.store.layout import items_in, items_of, read_rows, shapes_of_items, trail_in
-from surf2vec.trainer.store.manifests import STORE_MANIFEST, explain_damage, is_of_earlier_version, read_manifest
-from surf2vec.trainer.system.files import read_json, verify_size
+from surf2vec.trainer.store.manifests import STORE_MANIFEST, explain_damage, read_manifest
+from surf2vec.trainer.system.files import verify_size
 
 PIECE_ROWS = 65_536
 """Rows copied at a time, which bounds the memory of intermediate arrays."""
@@ -219,9 +219,3 @@ def open_generation(folder: Path) -> Generation:
 def has_generation(folder: Path) -> bool:
     """Return whether the store has a generation."""
     return (folder / STORE_MANIFEST).exists()
-
-
-def is_outdated(folder: Path) -> bool:
-    """Return whether an earlier version of the program wrote the current generation, so that it cannot be continued."""
-    with explain_damage(folder):
-        return is_of_earlier_version(read_json(folder / STORE_MANIFEST))

@@ -28,12 +28,6 @@ def write_manifest(folder: Path, name: str, manifest: dict[str, Any]) -> None:
         write_manifest_json(folder / name, manifest)
 
 
-def is_of_earlier_version(manifest: Any) -> bool:
-    """Return whether an earlier version of the program wrote a manifest, given as `read_json` returns it."""
-    version = manifest.get("format_version") if isinstance(manifest, dict) else None
-    return isinstance(version, int) and version < FORMAT_VERSION
-
-
 @contextmanager
 def explain_damage(folder: Path) -> Iterator[None]:
     """Add to a DamageError in the block how a person can repair it."""

@@ -180,14 +180,10 @@ def open_pinned(folder: Path, name: str) -> Generation:
 
 
 def find_pinned(folder: Path, name: str) -> Generation | None:
-    """Return the pinned generation, or None if it is missing or of an earlier version. Raises DamageError if it was altered."""
+    """Return the pinned generation, or None if it is missing. Raises DamageError if it was altered."""
     path = folder / "pinned" / f"{name}.json"
     with explain_damage(folder):
-        return (
-            open_pinned(folder, name)
-            if path.exists() and not manifests.is_of_earlier_version(read_json(path))
-            else None
-        )
+        return open_pinned(folder, name) if path.exists() else None
 
 
 def unpin_best(folder: Path) -> None:

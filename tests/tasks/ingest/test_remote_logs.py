@@ -90,9 +90,10 @@ def test_what_fails_is_asked_for_again(bucket: Bucket, tmp_path: Path, monkeypat
 
 
 def test_a_store_that_is_away_is_named(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as away, pytest.raises(ResourceError, match=r"s3://logs/day=.*: .*AWS_ENDPOINT_URL"):
+    with monkeypatch.context() as away:
         away.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-        take_in(tmp_path / "root", GLOB)
+        with pytest.raises(ResourceError, match=r"s3://logs/day=.*: .*AWS_ENDPOINT_URL"):
+            take_in(tmp_path / "root", GLOB)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from surf2vec.trainer.config import TrainConfig
-from surf2vec.trainer.errors import ConfigError, ResourceError, TrainingError
+from surf2vec.trainer.errors import ConfigError, DamageError, ResourceError, TrainingError
 from surf2vec.trainer.kernels import Kernel
 from surf2vec.trainer.model.rows import Items, Rows
 from surf2vec.trainer.plan.alone import plan_training
@@ -325,14 +325,10 @@ def test_several_threads_train_as_well(corpus_dir: Path, tmp_path: Path, undistu
     assert two[0] / two[1] == pytest.approx(one[0] / one[1], rel=0.05)
 
 
-def test_a_store_of_an_earlier_version_is_begun_anew(corpus_dir: Path, tmp_path: Path) -> None:
+def test_a_store_of_another_version_is_refused(corpus_dir: Path, tmp_path: Path) -> None:
     train(make_job(corpus_dir, tmp_path, epochs=1))
     manifest = json.loads((tmp_path / "MANIFEST.json").read_text())
     del manifest["digest"]
     (tmp_path / "MANIFEST.json").write_text(json.dumps(manifest | {"format_version": 1}))
-    messages: list[str] = []
-    result = train(
-        make_job(corpus_dir, tmp_path, epochs=1), lambda _, values: messages.append(values.get("message", ""))
-    )
-    assert result["generation"] == 2
-    assert any("earlier version" in message for message in messages)
+    with pytest.raises(DamageError, match="is not a manifest of format .* or is of another version.*train anew"):
+        train(make_job(corpus_dir, tmp_path, epochs=1))
