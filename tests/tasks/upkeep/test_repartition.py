@@ -17,8 +17,8 @@ from surf2vec.tasks.corpus.window import CorpusRequest
 from surf2vec.tasks.ingest.ingest import ingest
 from surf2vec.tasks.root.records import ReleaseBefore
 from surf2vec.tasks.root.run import Root, lock_root
+from surf2vec.tasks.training.base import BaseRelease
 from surf2vec.tasks.training.beginning import _read_known
-from surf2vec.tasks.training.runs import BaseRelease
 from surf2vec.tasks.upkeep.doctor import examine
 from surf2vec.tasks.upkeep.repartition import repartition
 from surf2vec.trainer.config import TrainConfig
