@@ -128,7 +128,7 @@ def read_by(config: IngestConfig) -> dict[str, Any]:
 
 
 def list_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Return in words how the rules of a root changed."""
+    """Return in words how the rules of a root changed. A later version of the rules may have settings that `old` lacks."""
     changes = []
     if old and old.get("version") != new["version"]:
         changes.append(
@@ -138,7 +138,7 @@ def list_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
         rules | ({"granularity": f"prefix:{rules['prefix_depth']}"} if rules.get("prefix_depth") else {})
         for rules in (old, new)
     )
-    names = [name for name in now if name not in ("version", "prefix_depth")]
+    names = [name for name in now if name in before and name not in ("version", "prefix_depth")]
     return changes + [
         f"ingest.{name} is {now[name]!r}, but was {before[name]!r}" for name in names if now[name] != before[name]
     ]

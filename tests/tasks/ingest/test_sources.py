@@ -99,7 +99,15 @@ def source(name: str, content: str) -> SourceFile:
 
 
 def entry(content: str, name: str, *copies: str) -> dict[str, Any]:
-    return {"sha256": content, "name": name, "copies": list(copies), "files": {}, "rejected": {}, "stamps": {}}
+    return {
+        "sha256": content,
+        "name": name,
+        "copies": list(copies),
+        "files": {},
+        "rejected": {},
+        "read_by": {},
+        "stamps": {},
+    }
 
 
 def catalog_of(*entries: dict[str, Any]) -> Catalog:
@@ -234,7 +242,7 @@ def test_sources_json(tmp_path: Path) -> None:
     assert root.sources.stat().st_ino == first  # nothing changed, so nothing is written
     assert read_catalog(root).names == {"a": "1", "b": "2", "c": "1"}
     root.sources.write_text('{"format_version": 99}')
-    with pytest.raises(DamageError, match=r"sources\.json is not of format 1"):
+    with pytest.raises(DamageError, match=r"sources\.json is not of format 2"):
         read_catalog(root)
 
 
