@@ -1,11 +1,10 @@
 """Writes to a store: its lock, the next generation, pinned manifests, and the removal of files that no manifest names."""
 
-import fcntl
 import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from surf2vec.trainer.store.layout import Delta
 from surf2vec.trainer.store.manifests import STORE_MANIFEST, explain_damage, read_manifest, write_manifest
 from surf2vec.trainer.system.files import (
     TEMPORARY_SUFFIX,
+    lock,
     make_folder,
     raise_if_unwritten,
     read_json,
@@ -34,28 +34,21 @@ def lock_store(folder: Path, rank: int = 0) -> Iterator[None]:
 
     Raises ResourceError, naming the process, when another trainer holds it.
     """
-    way_out = "give another folder or permit writing"
-    try:
-        make_folder(folder)
-        file = open(folder / (f".lock-{rank}" if rank else ".lock"), "a+", encoding="utf-8")  # noqa: SIM115 (closed below, after the lock)
-    except OSError as error:
-        raise ResourceError(f"cannot write to the store {folder}: {error.strerror}; {way_out}") from None
-    with file:
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise ResourceError(f"cannot write to the store {folder}: {way_out}")
+
+    def refuse(holder: str) -> None:
+        raise ResourceError(f"{holder} is training on the store {folder}: wait for it, or use another store")
+
+    with ExitStack() as held:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            holder = file.read().strip() or "another process"
+            make_folder(folder)
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(13, "no write permission")
+            held.enter_context(lock(folder / (f".lock-{rank}" if rank else ".lock"), f"process {os.getpid()}", refuse))
+        except OSError as error:
             raise ResourceError(
-                f"{holder} is training on the store {folder}: wait for it, or give another store"
+                f"cannot write to the store {folder}: {error.strerror}; use another folder or permit writing"
             ) from None
-        file.truncate(0)
-        with suppress(OSError):  # a full disk: messages then do not name the holder
-            os.write(file.fileno(), f"process {os.getpid()}".encode())
         yield
-        file.truncate(0)
 
 
 class Writer:
