@@ -30,7 +30,7 @@ from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.run import Root, open_scratch_folder
 from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.images import verify_image
-from surf2vec.trainer.store.manifests import STORE_MANIFEST, explain_damage, is_of_earlier_version, read_manifest
+from surf2vec.trainer.store.manifests import STORE_MANIFEST, explain_damage, read_manifest
 from surf2vec.trainer.store.tokens import COUNTS, VOCABULARY, open_corpus, partition_name
 from surf2vec.trainer.system.files import describe_file, digest_file, link_file, read_json, sync_file, write_json
 
@@ -66,7 +66,7 @@ def find_generation(root: Root, export: dict[str, Any]) -> Generation | None:
     """Return the generation that an export was made of: the pinned one, or the current one if no pin was set; None if gone."""
     exported = (export["generation"], export["created_from"]["window_id"])
     for path in (root.store / "pinned" / f"{export['release']}.json", root.store / STORE_MANIFEST):
-        if path.exists() and not is_of_earlier_version(read_json(path)):
+        if path.exists():
             generation = Generation(root.store, read_manifest(path))
             if (generation.generation, generation.manifest["window_id"]) == exported:
                 return generation

@@ -19,7 +19,7 @@ from typing import Any
 from surf2vec.tasks.root.memory import give_back_memory
 from surf2vec.tasks.root.records import IngestStep, RunRecord, S, Step, Steps, read_run_record
 from surf2vec.trainer.errors import ResourceError
-from surf2vec.trainer.store.generation import Generation, has_generation, is_outdated, open_generation
+from surf2vec.trainer.store.generation import Generation, has_generation, open_generation
 from surf2vec.trainer.store.upkeep import has_waiting, settle_manifest
 from surf2vec.trainer.store.writer import lock_store
 from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, is_locked, lock, make_folder, read_json, write_manifest_json
@@ -177,8 +177,8 @@ def remove_scratch_folder(folder: Path) -> None:
 
 
 def current_generation(root: Root) -> Generation | None:
-    """Return the store's generation, or None without one that this version can continue. An outdated one is not removed."""
-    return open_generation(root.store) if has_generation(root.store) and not is_outdated(root.store) else None
+    """Return the store's generation, or None without one."""
+    return open_generation(root.store) if has_generation(root.store) else None
 
 
 def settle_store(root: Root) -> None:

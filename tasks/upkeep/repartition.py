@@ -28,7 +28,7 @@ from surf2vec.trainer.errors import ConfigError, DamageError, ResourceError, Sur
 from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.gensim.warm_start import read_warm_start
 from surf2vec.trainer.plan.sizes import BYTES
-from surf2vec.trainer.store.generation import Generation, has_generation
+from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.manifests import next_generation
 from surf2vec.trainer.store.tokens import Corpus, open_corpus, whole_window
 from surf2vec.trainer.store.upkeep import hold_manifest
@@ -108,8 +108,6 @@ def _estimate_users(root: Root, catalog: Catalog, folder: Path, memory_bytes: in
 def _find_moving(root: Root, after: int, on_event: OnEvent) -> tuple[Generation, Corpus] | None:
     """Returns the generation whose vectors move, and its corpus, or None. Raises ConfigError while a training is under way."""
     generation = current_generation(root)
-    if has_generation(root.store) and not generation:
-        on_event("log", {"message": "the store is of an earlier version and stays as it is: training begins anew"})
     if not generation or generation.num_partitions == after:
         return None
     if generation.manifest["stage"] == "training":

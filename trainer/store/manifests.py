@@ -8,7 +8,7 @@ from typing import Any
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.system.files import raise_if_unwritten, read_json, write_manifest_json
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 STORE_MANIFEST = "MANIFEST.json"
 
 
@@ -26,12 +26,6 @@ def write_manifest(folder: Path, name: str, manifest: dict[str, Any]) -> None:
     """Write the manifest and its digest to the file `name` of a store."""
     with raise_if_unwritten(folder, name):
         write_manifest_json(folder / name, manifest)
-
-
-def is_of_earlier_version(manifest: Any) -> bool:
-    """Return whether an earlier version of the program wrote a manifest, given as `read_json` returns it."""
-    version = manifest.get("format_version") if isinstance(manifest, dict) else None
-    return isinstance(version, int) and version < FORMAT_VERSION
 
 
 @contextmanager

@@ -115,9 +115,7 @@ class Corpus:
     @property
     def has_order(self) -> bool:
         """Whether the events of a user have an order: times, or numbers in their place, that are not all equal."""
-        if "has_order" in self.manifest:
-            return bool(self.manifest["has_order"])
-        return not self.manifest["undated"]  # a corpus of an earlier version
+        return bool(self.manifest["has_order"])
 
     @property
     def num_users(self) -> int:
@@ -156,8 +154,7 @@ class Corpus:
         key_max, keys = self.manifest["held_out_key_max"], held_out_keys(hashes)
         is_held_out &= (keys <= np.uint64(key_max)) if key_max >= 0 else False
         ends = np.where(is_held_out, offsets[:-1] + held_out, offsets[1:])
-        evaluated_max = self.manifest.get("evaluated_key_max", key_max)  # a corpus of an earlier version lacks it
-        chooses = is_held_out & (keys > np.uint64(max(evaluated_max, 0)))
+        chooses = is_held_out & (keys > np.uint64(max(self.manifest["evaluated_key_max"], 0)))
         return Histories(hashes, tokens, offsets, ends, is_held_out, chooses)
 
     def rows(self, partition: int) -> NDArray[np.uint32] | None:

@@ -17,7 +17,7 @@ from surf2vec.trainer.model.rows import Rows
 from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.images import verify_image
 from surf2vec.trainer.store.layout import image_of_rows, read_rows
-from surf2vec.trainer.store.manifests import STORE_MANIFEST, is_of_earlier_version, read_manifest, write_manifest
+from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest, write_manifest
 from surf2vec.trainer.store.writer import Writer, referenced_files, remove_unreferenced
 from surf2vec.trainer.system.files import read_json, sync_folder
 
@@ -34,13 +34,10 @@ def examine_store(folder: Path) -> list[tuple[str, str, str]]:
     for path in (path for path in manifests if path.exists()):
         level, way_out = "damage", _WAY_OUT.format(path)
         try:
-            if is_of_earlier_version(read_json(path)):
-                level, message = "warning", "is of an earlier version: the next run trains anew"
-            else:
-                generation = Generation(folder, read_manifest(path))
-                for name, entry in generation.files().items():
-                    verify_image(folder / name, entry)
-                level, message = "ok", f"generation {generation.generation}: {len(generation.files())} files whole"
+            generation = Generation(folder, read_manifest(path))
+            for name, entry in generation.files().items():
+                verify_image(folder / name, entry)
+            level, message = "ok", f"generation {generation.generation}: {len(generation.files())} files whole"
         except DamageError as error:
             message = f"{error}; {way_out}"
         except (KeyError, TypeError, AttributeError):

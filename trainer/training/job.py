@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from surf2vec.trainer.config import TrainConfig, config_from_dict
 from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.events import OnEvent, ignore_event, log
-from surf2vec.trainer.store.generation import Generation, has_generation, is_outdated, open_generation
+from surf2vec.trainer.store.generation import Generation, has_generation, open_generation
 from surf2vec.trainer.store.tokens import Corpus
 from surf2vec.trainer.system.files import digest_json, read_json, replace_file
 
@@ -97,12 +97,9 @@ def describe_training(
     }  # fmt: skip
 
 
-def find_generation(folder: Path, name: str, on_event: OnEvent = ignore_event) -> Generation | None:
+def find_generation(folder: Path, name: str) -> Generation | None:
     """Return the store's generation if it belongs to the training with this identity, otherwise None."""
     if not has_generation(folder):
-        return None
-    if is_outdated(folder):
-        log(on_event, "the store is of an earlier version: training begins anew")
         return None
     generation = open_generation(folder)
     return generation if generation.manifest["identity"] == name else None

@@ -122,8 +122,8 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
     record, manifest = standing.record, standing.manifest
     items_on_disk = standing.generation.item_entries() if standing.generation else {}
     users_on_disk, number = manifest.get("users", {}), next_generation(store_dir)
-    has_others, trail_on_disk = not workers.is_alone, manifest.get("trail")
-    writer = Writer(store_dir, number, users_on_disk, items_on_disk, has_others, trail_on_disk)
+    has_others, tables_on_disk = not workers.is_alone, manifest.get("tables")
+    writer = Writer(store_dir, number, users_on_disk, items_on_disk, has_others, tables_on_disk)
     background, shared_from = Background(record), manifest.get("resident_block")
     kind = RingSlots if plan.sharing.is_sharded else ItemSlots
     items = kind(blocks, writer, background, shared_from, workers)

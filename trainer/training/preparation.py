@@ -73,7 +73,7 @@ def find_standing(job: Job, corpus: Corpus, rank: int, on_event: OnEvent) -> Sta
     path = job.config.items_from
     warm_start = job.warm_start or (read_warm_start(Path(path)) if path else None)
     name = identity(corpus, job.config, warm_start.digest if warm_start else job.start)
-    generation = find_generation(job.store_dir, name, on_event)
+    generation = find_generation(job.store_dir, name)
     record = read_record(generation.manifest if generation else {}, rank)
     return Standing(name, warm_start, generation, record)
 

@@ -207,7 +207,7 @@ class Slots:
             self.background.check()  # a failed write must prevent the commit
             self.items.write(copies)
             if trail is not None:
-                self.writer.write_trail(trail)
+                self.writer.write_table("trail", trail)
                 self.record.bytes_written += trail.num_bytes
 
         commit_together(self.writer, self.items.workers, values, write_last)

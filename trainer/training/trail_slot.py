@@ -13,7 +13,7 @@ from surf2vec.trainer.kernels.signature import Pass
 from surf2vec.trainer.model.objectives import RANGE_32, Sampling, make_trail_tables
 from surf2vec.trainer.model.rows import TrailItems
 from surf2vec.trainer.store.images import Image, image_of
-from surf2vec.trainer.store.layout import image_of_trail, trail_in
+from surf2vec.trainer.store.layout import image_of_items, items_of
 from surf2vec.trainer.store.tokens import Histories
 from surf2vec.trainer.store.writer import Writer
 from surf2vec.trainer.training.course import Visit
@@ -31,11 +31,13 @@ class TrailSlot:
         self.tables = make_trail_tables(counts, config)
         keep = np.full(len(counts), RANGE_32, dtype=np.uint64)
         self.noise = Sampling(self.tables.thresholds, self.tables.aliases, keep, self.tables.corrections)
-        self._image = writer.read_trail() or image_of_trail(begin_trail(config, len(counts)))
+        self._image = writer.read_table("trail") or image_of_items(begin_trail(config, len(counts)))
 
     @property
     def items(self) -> TrailItems:
-        return trail_in(self._image.arrays)
+        items = items_of(self._image.arrays)
+        assert isinstance(items, TrailItems)
+        return items
 
     def train(self, work: Pass, visit: Visit) -> None:
         """Train the users of `work`, a part of the visit's. With several item blocks only the first turn trains the trail."""

@@ -323,16 +323,3 @@ def test_several_threads_train_as_well(corpus_dir: Path, tmp_path: Path, undistu
     train(make_job(corpus_dir, tmp_path, threads=2))
     two = open_generation(tmp_path).manifest["curve"]["epoch_sums"]
     assert two[0] / two[1] == pytest.approx(one[0] / one[1], rel=0.05)
-
-
-def test_a_store_of_an_earlier_version_is_begun_anew(corpus_dir: Path, tmp_path: Path) -> None:
-    train(make_job(corpus_dir, tmp_path, epochs=1))
-    manifest = json.loads((tmp_path / "MANIFEST.json").read_text())
-    del manifest["digest"]
-    (tmp_path / "MANIFEST.json").write_text(json.dumps(manifest | {"format_version": 1}))
-    messages: list[str] = []
-    result = train(
-        make_job(corpus_dir, tmp_path, epochs=1), lambda _, values: messages.append(values.get("message", ""))
-    )
-    assert result["generation"] == 2
-    assert any("earlier version" in message for message in messages)
