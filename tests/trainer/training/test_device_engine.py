@@ -66,7 +66,6 @@ def use_device(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         on_trail = {"launch_trail": gpu.launch_trail, "score_trail": gpu.score_trail}
         accelerator = Accelerator(gpu.find_device(), launch, round_users=gpu.round_users, **on_trail)
         kernel = Kernel("gpu", "a test's", gpu.train_users, accelerator)
-        monkeypatch.setattr("surf2vec.trainer.training.preparation._train_moment", lambda *_: 1e6)  # it launches, too
         monkeypatch.setattr("surf2vec.trainer.training.loop.pick_kernel", lambda *_: kernel)
 
     return use
