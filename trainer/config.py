@@ -279,16 +279,10 @@ def complete(settings: TrainSettings) -> TrainConfig:
     return TrainConfig(**vars(settings), parts=parts, min_alpha=final_alpha(settings.alpha))  # type: ignore[arg-type]
 
 
-REMOVED = {"share_negatives": "set tile_users, 1 for private negatives", "trail_alpha": "set alpha"}
-"""Removed settings, and what took their place."""
-
-
 def config_from_dict(values: dict[str, Any]) -> TrainConfig:
     """Return a TrainConfig from a dictionary. Raises ConfigError, which lists the known keys, for an unknown key."""
     known = sorted(field.name for field in dataclasses.fields(TrainConfig))
     for key in values:
-        if key in REMOVED:
-            raise ConfigError(f"train.{key} is no longer a setting: {REMOVED[key]}")
         if key not in known:
             raise ConfigError(f"train.{key} is no setting; there are: {', '.join(known)}")
     alpha = values.get("alpha")
