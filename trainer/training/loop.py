@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from surf2vec.trainer.errors import ConfigError, SurfError
 from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
@@ -20,6 +20,7 @@ from surf2vec.trainer.model.rows import Items
 from surf2vec.trainer.plan.in_flight import users_per_launch
 from surf2vec.trainer.plan.schedule import Step
 from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.images import Image
 from surf2vec.trainer.store.manifests import next_generation
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
 from surf2vec.trainer.store.writer import (
@@ -44,6 +45,12 @@ from surf2vec.trainer.training.slots import Background, ItemSlots, RingSlots, Sl
 from surf2vec.trainer.training.team import Requests, Team, Together
 from surf2vec.trainer.training.trail_slot import TrailSlot
 from surf2vec.trainer.workers.group import Workers, join_workers, run_on_first
+
+if TYPE_CHECKING:  # torch takes a second to import
+    from surf2vec.trainer.workers.exchange import Exchange
+
+SIDE_PARTS = {"trail": TrailSlot}
+"""What trains the parts beside the interest."""
 
 
 class StoppedError(SurfError):
@@ -127,31 +134,42 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
     background, shared_from = Background(record), manifest.get("resident_block")
     kind = RingSlots if plan.sharing.is_sharded else ItemSlots
     items = kind(blocks, writer, background, shared_from, workers)
-    trail = TrailSlot(config, counts, writer, workers.is_first) if config.trail_size else None
-    slots = Slots(corpus, writer, items, trail, background, plan.place_bytes)
-    team = Team(course, record, trail)
+    parts = [SIDE_PARTS[name](config, counts, writer) for name in config.part_sizes if name in SIDE_PARTS]
+
+    def copy_tables() -> dict[str, Image]:
+        return {part.name: part.copy() for part in parts} if workers.is_first else {}
+
+    slots = Slots(corpus, writer, items, copy_tables, background, plan.place_bytes)
+    team = Team(course, record, parts)
     if not workers.is_alone:  # workers exchange the item rows that all of them have
         num_rows = blocks.num_shared_rows if plan.sharing.is_sharded else blocks.num_outputs(0)
-        team = Together(course, record, trail, workers, num_rows, items)
+        team = Together(course, record, parts, workers, num_rows, items)
     if record.position:
         done = f"{record.position:,} of {course.num_positions:,} {team.unit}"
         log(on_event, f"resuming a stopped training: {done} are done")
-    engine = Engine(kernel, trail, team.exchange)
-    if kernel.accelerator is not None and config.interest_size:
-        from surf2vec.trainer.training.device_engine import DeviceEngine  # torch takes a second to import
-        from surf2vec.trainer.training.device_memory import Largest
-
-        most = users_per_launch(config, int(corpus.users[share.own].sum()))
-        staying = tuple(zip(corpus.users.tolist(), corpus.tokens.tolist(), strict=True)) if plan.stays_on_device else ()
-        most_tokens = int(corpus.tokens.max())
-        largest = Largest(
-            int(corpus.users.max()), most_tokens, blocks.num_rows(0), most, plan.at_once, staying, plan.trail_on_device
-        )
-        engine = DeviceEngine(kernel.accelerator, config, largest, record, trail, team.exchange)
+    engine = make_engine(kernel, course, record, parts, team.exchange)
     if standing.warm_start and not standing.generation:
         num_found = apply_warm_start(items.admit(0), corpus.folder, standing.warm_start)  # there is one block then
         log(on_event, f"{num_found:,} of {corpus.num_items:,} items begin from the vectors given")
     return Training(job, standing.identity, record, kernel, course, slots, team, engine, on_event, compile_seconds)
+
+
+def make_engine(
+    kernel: Kernel, course: Course, record: Record, parts: list[TrailSlot], exchange: "Exchange | None"
+) -> Engine:
+    """Return the engine of a kernel: in the host's memory, or on a GPU if users are trained."""
+    config, corpus, plan = course.config, course.corpus, course.plan
+    if kernel.accelerator is None or not config.interest_size:
+        return Engine(kernel, parts, exchange)
+    from surf2vec.trainer.training.device_engine import DeviceEngine  # torch takes a second to import
+    from surf2vec.trainer.training.device_memory import Largest
+
+    most = users_per_launch(config, int(corpus.users[course.share.own].sum()))
+    staying = tuple(zip(corpus.users.tolist(), corpus.tokens.tolist(), strict=True)) if plan.stays_on_device else ()
+    most_users, most_tokens, num_rows = int(corpus.users.max()), int(corpus.tokens.max()), course.blocks.num_rows(0)
+    largest = Largest(most_users, most_tokens, num_rows, most, plan.at_once, staying, plan.trail_on_device)
+    trail = parts[0] if parts else None
+    return DeviceEngine(kernel.accelerator, config, largest, record, trail, exchange)
 
 
 @dataclass
@@ -286,7 +304,7 @@ class Training:
             self.reported_position = record.position
             log_progress(self.on_event, "train", record.position, num_positions, self.team.unit)
             is_point = record.position % -(-num_positions // MAX_POINTS) == 0 or self.is_done
-            if is_point and record.curve.point_sums[1]:
+            if is_point and any(record.curve.point_sums):
                 self.on_event("train", record.add_point(self.course.positions_per_epoch, self.alpha))
         self.clock = time.perf_counter()
 

@@ -26,12 +26,14 @@ class TrailSlot:
     counts int64[V]: how often training sees each item in an epoch.
     """
 
-    def __init__(self, config: TrainConfig, counts: NDArray[np.int64], writer: Writer, is_committed_here: bool) -> None:
-        self.config, self.writer, self.is_committed_here = config, writer, is_committed_here
+    name = "trail"
+
+    def __init__(self, config: TrainConfig, counts: NDArray[np.int64], writer: Writer) -> None:
+        self.config = config
         self.tables = make_trail_tables(counts, config)
         keep = np.full(len(counts), RANGE_32, dtype=np.uint64)
         self.noise = Sampling(self.tables.thresholds, self.tables.aliases, keep, self.tables.corrections)
-        self._image = writer.read_table("trail") or image_of_items(begin_trail(config, len(counts)))
+        self._image = writer.read_table(self.name) or image_of_items(begin_trail(config, len(counts)))
 
     @property
     def items(self) -> TrailItems:
@@ -77,6 +79,6 @@ class TrailSlot:
         vectors = trail_vectors(trail, histories.tokens, starts, places, self.config.trail_window, skipped)
         return self.sum_losses(sample, rows, score_rows(vectors, trail.outputs.vectors, rows))
 
-    def copy(self) -> Image | None:
-        """Return a copy for a commit; None if another worker commits it."""
-        return image_of(self._image.arrays) if self.is_committed_here else None
+    def copy(self) -> Image:
+        """Return a copy for a commit."""
+        return image_of(self._image.arrays)
