@@ -54,7 +54,7 @@ class SharingPlan:
 
 
 @dataclass(frozen=True)
-class Team:
+class TeamSpec:
     """The members by rank, their weights, the share of one member, and place_tokens[epoch][rank][place]."""
 
     members: Sequence[WorkerSpec]
@@ -67,13 +67,15 @@ class Team:
         return self.members[0].budget.device_bytes is not None
 
 
-def form_team(members: Sequence[WorkerSpec], weights: Sequence[float], share: Share, config: TrainConfig) -> Team:
+def form_team(members: Sequence[WorkerSpec], weights: Sequence[float], share: Share, config: TrainConfig) -> TeamSpec:
     """Return the team of these members, with their tokens at each place of each epoch."""
     orders = (partition_order(config.seed, epoch, len(share.tokens)) for epoch in range(config.epochs))
-    return Team(members, weights, share, [share.place_tokens(order).tolist() for order in orders])
+    return TeamSpec(members, weights, share, [share.place_tokens(order).tolist() for order in orders])
 
 
-def plan_together(team: Team, sizes: Sizes, config: TrainConfig, resumed_from: SharingPlan | None = None) -> list[Plan]:
+def plan_together(
+    team: TeamSpec, sizes: Sizes, config: TrainConfig, resumed_from: SharingPlan | None = None
+) -> list[Plan]:
     """Return the plan of every worker. `resumed_from`: the way of a resumed training, which is kept as its order depends on it.
 
     Raises ConfigError when the settings do not allow the way, ResourceError with the numbers when nothing fits.
@@ -95,7 +97,7 @@ def plan_together(team: Team, sizes: Sizes, config: TrainConfig, resumed_from: S
     return plans
 
 
-def choose_way(team: Team, sizes: Sizes, config: TrainConfig) -> SharingPlan:
+def choose_way(team: TeamSpec, sizes: Sizes, config: TrainConfig) -> SharingPlan:
     """Return the best way that fits every worker."""
     if config.sharing == "sharded" and not sizes.can_split:
         raise ConfigError(
@@ -125,7 +127,7 @@ def choose_way(team: Team, sizes: Sizes, config: TrainConfig) -> SharingPlan:
     return replace(replicated, why="nothing else fits every worker")
 
 
-def keep_plan(team: Team, sizes: Sizes, resumed_from: SharingPlan) -> SharingPlan:
+def keep_plan(team: TeamSpec, sizes: Sizes, resumed_from: SharingPlan) -> SharingPlan:
     """Return the way that a training began with. Raises ResourceError if it no longer fits."""
     sized = replace(sizes, sharing=resumed_from.sharing)
     places = _chunk_places(team, sized, resumed_from.num_blocks)
@@ -140,14 +142,14 @@ def keep_plan(team: Team, sizes: Sizes, resumed_from: SharingPlan) -> SharingPla
     return replace(_way(team, sized, resumed_from.num_blocks, places), why="this training began so")
 
 
-def _sharing(team: Team, config: TrainConfig, mode: str) -> Sharing:
+def _sharing(team: TeamSpec, config: TrainConfig, mode: str) -> Sharing:
     num_tokens = sum(member.work.num_tokens for member in team.members)
     tokens = config.exchange_tokens or max(1.0, num_tokens / len(team.members) / EXCHANGES_PER_EPOCH)
     staleness = config.staleness if mode == "asynchronous" else 0
     return Sharing(mode, tuple(team.weights), tokens, staleness, cuts_places=not team.is_on_gpu)
 
 
-def _fit(team: Team, sizes: Sizes, config: TrainConfig, mode: str) -> SharingPlan | None:
+def _fit(team: TeamSpec, sizes: Sizes, config: TrainConfig, mode: str) -> SharingPlan | None:
     """Return this way of sharing with a division that fits all workers; None if none fits."""
     sized = replace(sizes, sharing=_sharing(team, config, mode))
     for num_blocks in sized.sharing.block_counts(sizes.can_split, MAX_BLOCKS):
@@ -163,7 +165,7 @@ def _fit(team: Team, sizes: Sizes, config: TrainConfig, mode: str) -> SharingPla
     return None
 
 
-def _chunk_places(team: Team, sizes: Sizes, num_blocks: int) -> int:
+def _chunk_places(team: TeamSpec, sizes: Sizes, num_blocks: int) -> int:
     """Return the most places of a chunk that fit every worker; 0 if a worker has no room for one."""
     found = []
     for rank, member in enumerate(team.members):
@@ -173,7 +175,7 @@ def _chunk_places(team: Team, sizes: Sizes, num_blocks: int) -> int:
     return min(found)
 
 
-def _way(team: Team, sizes: Sizes, num_blocks: int, chunk_places: int) -> SharingPlan:
+def _way(team: TeamSpec, sizes: Sizes, num_blocks: int, chunk_places: int) -> SharingPlan:
     sharing = sizes.sharing
     num_chunks = -(-team.share.num_places // chunk_places)
     most = [np.tile(np.max(epoch, axis=0) / num_blocks, num_blocks) for epoch in team.place_tokens]
@@ -189,7 +191,7 @@ def _way(team: Team, sizes: Sizes, num_blocks: int, chunk_places: int) -> Sharin
     )
 
 
-def _refuse(team: Team, sizes: Sizes, config: TrainConfig, mode: str) -> SharingPlan:
+def _refuse(team: TeamSpec, sizes: Sizes, config: TrainConfig, mode: str) -> SharingPlan:
     sized = replace(sizes, sharing=_sharing(team, config, mode))
     least = min(team.members, key=lambda member: member.budget.host_bytes)
     raise ResourceError(
@@ -197,7 +199,7 @@ def _refuse(team: Team, sizes: Sizes, config: TrainConfig, mode: str) -> Sharing
     )
 
 
-def _reasons(team: Team, sizes: Sizes, way: SharingPlan) -> list[str]:
+def _reasons(team: TeamSpec, sizes: Sizes, way: SharingPlan) -> list[str]:
     num_tokens = max(1, sum(member.work.num_tokens for member in team.members))
     shares = ", ".join(f"{member.work.num_tokens / num_tokens:.1%}" for member in team.members)
     lines = [f"{len(team.members)} workers have {shares} of the tokens"]

@@ -154,7 +154,10 @@ class Corpus:
         key_max, keys = self.manifest["held_out_key_max"], held_out_keys(hashes)
         is_held_out &= (keys <= np.uint64(key_max)) if key_max >= 0 else False
         ends = np.where(is_held_out, offsets[:-1] + held_out, offsets[1:])
-        chooses = is_held_out & (keys > np.uint64(max(self.manifest["evaluated_key_max"], 0)))
+        evaluated_max = self.manifest.get(
+            "evaluated_key_max", key_max
+        )  # without it nobody is held out to choose settings
+        chooses = is_held_out & (keys > np.uint64(max(evaluated_max, 0)))
         return Histories(hashes, tokens, offsets, ends, is_held_out, chooses)
 
     def rows(self, partition: int) -> NDArray[np.uint32] | None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # torch takes a second to import
     from surf2vec.trainer.workers.exchange import Exchange
 
 
-class Part(Protocol):
+class TrainedPart(Protocol):
     """A part of the vectors beside the interest, with an item table of its own, whole in memory."""
 
     name: str
@@ -52,7 +52,7 @@ class Engine:
     looks_ahead = False
     items: Items
 
-    def __init__(self, kernel: Kernel, parts: Sequence[Part], exchange: "Exchange | None" = None) -> None:
+    def __init__(self, kernel: Kernel, parts: Sequence[TrainedPart], exchange: "Exchange | None" = None) -> None:
         self.kernel, self.parts, self.exchange = kernel, parts, exchange
 
     def admit_block(self, items: Items, targets: Targets) -> None:
@@ -104,7 +104,7 @@ class Engine:
         """Release all resources, also of visits in progress."""
 
 
-def conclude(ended: Ended, curve: Curve, parts: Sequence[Part] = ()) -> None:
+def conclude(ended: Ended, curve: Curve, parts: Sequence[TrainedPart] = ()) -> None:
     """Add a visit to the curve, and round its users for storage. Then they may be written.
 
     Raises TrainingError when the vectors or the losses are not finite.

@@ -41,7 +41,7 @@ PATIENCE_SECONDS = 2.0
 
 
 @dataclass
-class Standing:
+class TrainingState:
     """The state of a training. generation: its last commit in the store, if any."""
 
     identity: str
@@ -58,19 +58,19 @@ class Standing:
         return self.manifest.get("stage", "training") != "training"
 
 
-def find_standing(job: Job, corpus: Corpus, rank: int, on_event: OnEvent) -> Standing:
+def find_state(job: Job, corpus: Corpus, rank: int, on_event: OnEvent) -> TrainingState:
     """Read the state of this training from its store; rank: of this worker."""
     path = job.config.items_from
     warm_start = job.warm_start or (read_warm_start(Path(path)) if path else None)
     name = identity(corpus, job.config, warm_start.digest if warm_start else job.start)
     generation = find_generation(job.store_dir, name)
     record = read_record(generation.manifest if generation else {}, rank)
-    return Standing(name, warm_start, generation, record)
+    return TrainingState(name, warm_start, generation, record)
 
 
-def prepare_resume(standing: Standing, course: Course, store_dir: Path, workers: Workers, on_event: OnEvent) -> None:
+def prepare_resume(state: TrainingState, course: Course, store_dir: Path, workers: Workers, on_event: OnEvent) -> None:
     """Complete what a crash interrupted, and redivide the committed state if this course divides it differently."""
-    generation, best = standing.generation, standing.record.best
+    generation, best = state.generation, state.record.best
     if generation is None:
         return
     if workers.is_first and best and best["generation"] == generation.generation:
@@ -83,8 +83,8 @@ def prepare_resume(standing: Standing, course: Course, store_dir: Path, workers:
             ended, share = epochs_done(manifest, course.config.epochs)
             begins = f", of which {share:.0%} was done, begins anew" if share else " begins"
             log(on_event, f"workers were {begun_by} and are {num_workers} now: epoch {ended + 1}{begins}")
-        standing.generation = open_generation(store_dir)
-        standing.record = read_record(standing.generation.manifest, workers.rank)
+        state.generation = open_generation(store_dir)
+        state.record = read_record(state.generation.manifest, workers.rank)
 
 
 def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_event) -> float:

@@ -36,7 +36,7 @@ Blocks = list[tuple[int, Image]]
 """Item blocks with their numbers."""
 
 
-class Place(NamedTuple):
+class SlotPages(NamedTuple):
     """Reusable memory of a micro-partition: for the image of its users' file, and for its tokens."""
 
     users: Bytes
@@ -54,7 +54,7 @@ class Resident:
 
     image: Image
     histories: Histories
-    place: Place | None
+    place: SlotPages | None
     is_dirty: bool = False
     writing: Future[None] | None = None
     landed: threading.Event | None = None
@@ -127,7 +127,7 @@ class Slots:
         self.copy_tables = copy_tables
         self.place_bytes, self.record = place_bytes, background.record
         self.residents: dict[int, Resident] = {}
-        self._free: list[Place] = []
+        self._free: list[SlotPages] = []
         self._reads: dict[int, Future[Resident]] = {}
         self._writes: dict[int, Future[None]] = {}
         self._committing: Future[None] | None = None
@@ -181,7 +181,7 @@ class Slots:
             write.result()
         place = None
         if self.place_bytes is not None:
-            place = self._free.pop() if self._free else Place(*map(make_pages, self.place_bytes))
+            place = self._free.pop() if self._free else SlotPages(*map(make_pages, self.place_bytes))
         histories = self.corpus.read(partition, place.tokens if place else None)
         pages = place.users if place else None
         if self.writer.has_users(partition):

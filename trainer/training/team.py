@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from surf2vec.trainer.training.course import Course, Ended
 from surf2vec.trainer.training.curve import NUM_SUMS, Curve
-from surf2vec.trainer.training.engine import Part, conclude
+from surf2vec.trainer.training.engine import TrainedPart, conclude
 from surf2vec.trainer.training.record import Load, Record
 from surf2vec.trainer.training.slots import ItemSlots, RingSlots
 from surf2vec.trainer.workers.group import Workers
@@ -38,7 +38,7 @@ class Team:
     unit = "micro-partitions"
     exchange: "Exchange | None" = None
 
-    def __init__(self, course: Course, record: Record, parts: Sequence[Part]) -> None:
+    def __init__(self, course: Course, record: Record, parts: Sequence[TrainedPart]) -> None:
         self.course, self.record, self.parts = course, record, parts
 
     def count(self, ended: Ended) -> None:
@@ -79,7 +79,13 @@ class Together(Team):
     exchange: "Exchange"
 
     def __init__(
-        self, course: Course, record: Record, parts: Sequence[Part], workers: Workers, num_rows: int, items: ItemSlots
+        self,
+        course: Course,
+        record: Record,
+        parts: Sequence[TrainedPart],
+        workers: Workers,
+        num_rows: int,
+        items: ItemSlots,
     ) -> None:
         from surf2vec.trainer.workers.exchange import Exchange
 

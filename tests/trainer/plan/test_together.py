@@ -14,13 +14,13 @@ from surf2vec.trainer.plan.schedule import partition_order
 from surf2vec.trainer.plan.shares import share_users
 from surf2vec.trainer.plan.sharing import Sharing, sent_by_sum
 from surf2vec.trainer.plan.sizes import Sizes, Work, training_sizes
-from surf2vec.trainer.plan.together import SharingPlan, Team, WorkerSpec, plan_together
+from surf2vec.trainer.plan.together import SharingPlan, TeamSpec, WorkerSpec, plan_together
 
 PLENTY = 10**15
 TOKENS_A_USER = 25
 
 
-def team_of(host_bytes: list[int], users: list[int], epochs: int = 2) -> Team:
+def team_of(host_bytes: list[int], users: list[int], epochs: int = 2) -> TeamSpec:
     """Workers with these budgets, who share micro-partitions of so many users."""
     weights = [float(host) for host in host_bytes]
     tokens = np.array(users) * TOKENS_A_USER
@@ -29,7 +29,7 @@ def team_of(host_bytes: list[int], users: list[int], epochs: int = 2) -> Team:
         work = Work([users[p] for p in own], tokens[own].tolist(), epochs, 60)
         members.append(WorkerSpec(work, Budget(host, 0, PLENTY), None))
     orders = [partition_order(1, epoch, len(users)) for epoch in range(epochs)]
-    return Team(members, weights, share, [share.place_tokens(order).tolist() for order in orders])
+    return TeamSpec(members, weights, share, [share.place_tokens(order).tolist() for order in orders])
 
 
 def sizes_of(num_items: int, **settings: object) -> tuple[Sizes, TrainConfig]:
