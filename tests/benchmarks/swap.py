@@ -122,8 +122,8 @@ def write_corpus(folder: Path, num_users: int, num_items: int = NUM_ITEMS, parti
     manifest = {
         "format_version": 1, "window_id": folder.name, "partitions": partitions, "num_users": sum(users),
         "num_items": num_items, "num_tokens": sum(users) * TOKENS_A_USER, "users": users,
-        "tokens": [num * TOKENS_A_USER for num in users], "held_out_key_max": -1, "evaluated_key_max": -1,
-        "num_held_out": 0, "since": None, "until": None, "undated": False, "has_order": False, "funnel": [],
+        "tokens": [num * TOKENS_A_USER for num in users], "held_out_key_max": -1, "num_held_out": 0, "since": None,
+        "until": None, "undated": False, "has_order": False, "funnel": [],
         "files": {p.name: describe_file(p) for p in folder.iterdir()},
     }  # fmt: skip
     write_json(folder / "manifest.json", manifest)

@@ -53,7 +53,6 @@ def write_corpus(
         tokens.append(int(sum(lengths)))
     sorted_keys = np.sort(np.concatenate(keys))
     num_held_out = min(max_users, len(sorted_keys))
-    key_max = int(sorted_keys[num_held_out - 1]) if num_held_out else -1
     num_items = num_items or 1 + max(max(history) for history in histories.values())
     counts = np.bincount([item for history in histories.values() for item in history], minlength=num_items)
     vocabulary = {"item_ix": np.arange(num_items, dtype=np.int32), "url": [f"/page/{i}" for i in range(num_items)]}
@@ -63,7 +62,7 @@ def write_corpus(
         "format_version": 2, "window_id": folder.name, "partitions": partitions, "num_users": sum(users),
         "num_items": num_items, "num_tokens": sum(tokens), "users": users, "tokens": tokens,
         "holes": [0] * partitions, "base": None,
-        "held_out_key_max": key_max, "evaluated_key_max": key_max, "num_held_out": num_held_out,
+        "held_out_key_max": int(sorted_keys[num_held_out - 1]) if num_held_out else -1, "num_held_out": num_held_out,
         "since": None, "until": None, "undated": True, "has_order": True, "funnel": [], "files": files,
     }  # fmt: skip
     write_json(folder / "manifest.json", manifest)
