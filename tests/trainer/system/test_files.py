@@ -102,9 +102,14 @@ def test_a_folder_comes_back_that_was_cut_off_between_two_renames(
 
 def test_a_block_that_fails_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
     place = fill(tmp_path / "place", "old")
-    with pytest.raises(ResourceError, match="cannot write .*place: no space"), replace_folder(place) as new:
-        (new / "file").write_text("new")
-        raise OSError(28, "no space")
+
+    def fail() -> None:
+        with replace_folder(place) as new:
+            (new / "file").write_text("new")
+            raise OSError(28, "no space")
+
+    with pytest.raises(ResourceError, match="cannot write .*place: no space"):
+        fail()
     assert (place / "file").read_text() == "old"
     with replace_folder(place) as new:
         (new / "other").write_text("new")
