@@ -64,7 +64,7 @@ def read_config(path: Path | None) -> TrainConfig:
     return config_from_dict(values.get("train", values))
 
 
-class Progress:
+class ProgressLines:
     """Prints to standard error: log messages, and points of the curve at most once in two seconds."""
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ def main() -> int:
     if num_workers > 1:
         end_with_parent()  # torchrun's agent: without it the other workers would not be restarted
     file = EventFile(arguments.events) if arguments.events else None
-    on_event: OnEvent = ignore_event if rank else file or Progress()
+    on_event: OnEvent = ignore_event if rank else file or ProgressLines()
     try:
         result = train(make_job(arguments, rank, num_workers), on_event, resume=arguments.resume)
     except (SurfError, KeyboardInterrupt) as error:  # the training itself commits when it is interrupted

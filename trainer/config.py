@@ -170,9 +170,20 @@ class TrainConfig(TrainSettings):
         return self.vector_size - self.trail_size
 
     @property
+    def part_sizes(self) -> dict[str, int]:
+        """Dimensions of each part that a vector has, in the order of its columns."""
+        sizes = {"interest": self.interest_size, "trail": self.trail_size}
+        return {part: size for part, size in sizes.items() if size}
+
+    @property
+    def num_biases(self) -> dict[str, int]:
+        """Coordinates at the end of each part that are the same for all users, so that an item's learn its popularity."""
+        return {"interest": int(self.bias > 0), "trail": TRAIL_BIASES}
+
+    @property
     def num_free(self) -> int:
         """Coordinates of a user's interest that are trained: all but the bias."""
-        return max(0, self.interest_size - (self.bias > 0))
+        return max(0, self.interest_size - self.num_biases["interest"])
 
     @property
     def used_recency(self) -> float:
@@ -268,16 +279,10 @@ def complete(settings: TrainSettings) -> TrainConfig:
     return TrainConfig(**vars(settings), parts=parts, min_alpha=final_alpha(settings.alpha))  # type: ignore[arg-type]
 
 
-REMOVED = {"share_negatives": "set tile_users, 1 for private negatives", "trail_alpha": "set alpha"}
-"""Removed settings, and what took their place."""
-
-
 def config_from_dict(values: dict[str, Any]) -> TrainConfig:
     """Return a TrainConfig from a dictionary. Raises ConfigError, which lists the known keys, for an unknown key."""
     known = sorted(field.name for field in dataclasses.fields(TrainConfig))
     for key in values:
-        if key in REMOVED:
-            raise ConfigError(f"train.{key} is no longer a setting: {REMOVED[key]}")
         if key not in known:
             raise ConfigError(f"train.{key} is no setting; there are: {', '.join(known)}")
     alpha = values.get("alpha")

@@ -21,7 +21,14 @@ from surf2vec.tasks.events.events_files import write_row_groups
 from surf2vec.tasks.root.run import Root, open_scratch_folder
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.store.tokens import CHANGED, COUNTS, VOCABULARY, Corpus, gather_spans, partition_name
-from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, describe_file, sync_files, sync_folder, write_manifest_json
+from surf2vec.trainer.system.files import (
+    TEMPORARY_SUFFIX,
+    describe_file,
+    put_folder,
+    sync_files,
+    sync_folder,
+    write_manifest_json,
+)
 
 if TYPE_CHECKING:  # Polars takes a fifth of a second, which `surf2vec similar` would wait for
     from surf2vec.tasks.corpus.cleaning import Tokens
@@ -155,10 +162,7 @@ def publish(building: Path, folder: Path, manifest: dict[str, Any]) -> None:
     if (building / CHANGED).exists():
         sync_folder(building / CHANGED)
     write_manifest_json(building / CORPUS_MANIFEST, manifest)
-    if folder.exists():  # without a manifest, or there would be nothing to build
-        shutil.rmtree(folder)
-    os.replace(building, folder)
-    sync_folder(folder.parent)
+    put_folder(building, folder)  # what is there has no manifest, or there would be nothing to build
     sync_folder(folder.parent.parent)
 
 

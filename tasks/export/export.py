@@ -13,10 +13,8 @@ vectors give the same bytes. Holes in the corpus (rows of users who left) are sk
 0.7 % more bytes than large ones.
 """
 
-import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -42,18 +40,16 @@ from surf2vec.tasks.export.vector_files import (
     read_vectors,
     write_rows,
 )
-from surf2vec.trainer.errors import ConfigError, DamageError, InputError, ResourceError
+from surf2vec.trainer.errors import ConfigError, DamageError, InputError
 from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.tokens import Corpus
 from surf2vec.trainer.system.fan_out import HERE, FanOut, cut
 from surf2vec.trainer.system.files import (
     describe_file,
-    make_folder,
     read_json,
     replace_file,
-    sync_folder,
-    sync_folders,
+    replace_folder,
     verify_once,
     write_manifest_json,
 )
@@ -171,28 +167,6 @@ def read_part_of(export_dir: Path, manifest: dict[str, Any], partition: int) -> 
         return None
     with pq.ParquetFile(path_of(export_dir, manifest, f"user_vectors/{name}")) as file:
         return file.read(columns=["user_id", *VECTOR_COLUMNS])
-
-
-@contextmanager
-def replace_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder that becomes `path` unless the block raises. Raises ResourceError if it cannot be written to."""
-    new, old = (path.with_name(f".{path.name}.{kind}.tmp") for kind in ("new", "old"))
-    try:
-        for leftover in (new, old):
-            shutil.rmtree(leftover, ignore_errors=True)
-        make_folder(new)
-        yield new
-        sync_folders(new)  # hard links in it would be lost with the folder that is replaced
-        if path.exists():
-            path.rename(old)
-        new.rename(path)
-        sync_folder(path.parent)
-    except OSError as error:
-        reason = error.strerror or error
-        raise ResourceError(f"cannot write {path}: {reason}; free or widen that disk, then run again") from None
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 @dataclass(frozen=True)

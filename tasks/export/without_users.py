@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from surf2vec.tasks.export.export import EXPORT_MANIFEST, path_of, replace_folder, write_index
+from surf2vec.tasks.export.export import EXPORT_MANIFEST, path_of, write_index
 from surf2vec.tasks.export.form import list_files
 from surf2vec.tasks.export.index import plan_index
 from surf2vec.tasks.export.served_export import token_of
 from surf2vec.tasks.export.vector_files import USER_ROW_GROUP_ROWS, describe_users, part_name, write_rows
 from surf2vec.tasks.users.user_set import UserSet
-from surf2vec.trainer.system.files import link_file, read_json, write_manifest_json
+from surf2vec.trainer.system.files import link_file, read_json, replace_folder, write_manifest_json
 from surf2vec.trainer.system.memory import private_bytes
 
 _USERS = "user_vectors"

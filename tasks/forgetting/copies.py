@@ -29,7 +29,6 @@ from surf2vec.tasks.registry.promotion import read_registry
 from surf2vec.tasks.registry.tracking import Copy, Ownership, Version
 from surf2vec.tasks.root.identity import has_registry
 from surf2vec.tasks.root.run import Root, current_generation, forget_releases, list_folders, open_scratch_folder
-from surf2vec.tasks.upkeep.gc import remove_folder
 from surf2vec.tasks.users.user_set import UserSet, search_file
 from surf2vec.trainer.errors import DamageError, SurfError
 from surf2vec.trainer.events import OnEvent
@@ -37,7 +36,7 @@ from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.layout import read_rows
 from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest
 from surf2vec.trainer.store.tokens import open_corpus
-from surf2vec.trainer.system.files import digest_file, read_json, verify_once
+from surf2vec.trainer.system.files import digest_file, read_json, remove_folder, verify_once
 
 Place = dict[str, Any]
 """place, rows: the number searched, found: how many of them belong to a user to forget."""

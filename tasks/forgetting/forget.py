@@ -29,7 +29,7 @@ from surf2vec.tasks.report.report import write_report
 from surf2vec.tasks.root.identity import list_earlier, registry_uri
 from surf2vec.tasks.root.records import ExportStep, RegisterStep, ReportStep, RunRecord, Step
 from surf2vec.tasks.root.run import FORGET, Root, Run, current_generation, lock_root
-from surf2vec.tasks.upkeep.gc import find_temporaries, remove_folder
+from surf2vec.tasks.upkeep.gc import find_temporaries
 from surf2vec.tasks.users.tombstones import add_tombstones, read_tombstones
 from surf2vec.tasks.users.user_set import UserSet, want_forgotten, want_users
 from surf2vec.trainer.errors import ConfigError, DamageError, InputError
@@ -37,7 +37,7 @@ from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.store.manifests import read_manifest
 from surf2vec.trainer.store.tokens import CHANGED, open_corpus
 from surf2vec.trainer.store.writer import remove_unreferenced
-from surf2vec.trainer.system.files import digest_json, read_json, sync_folder, sync_folders, write_json
+from surf2vec.trainer.system.files import digest_json, read_json, remove_folder, sync_folder, sync_folders, write_json
 
 REMAINS = (
     "items and their vectors keep a faint influence of these users until the next full training",

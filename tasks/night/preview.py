@@ -25,12 +25,13 @@ from surf2vec.tasks.night.runs import find_run, name_asked
 from surf2vec.tasks.night.summary import announce_run
 from surf2vec.tasks.registry.releases import list_releases
 from surf2vec.tasks.root import records
-from surf2vec.tasks.root.run import Root, Run, is_locked, open_root, read_run_records
+from surf2vec.tasks.root.run import Root, Run, open_root, read_run_records
 from surf2vec.tasks.training.beginning import NightRequest, plan_night
 from surf2vec.tasks.training.forecast import plan_job
 from surf2vec.trainer.errors import ResourceError, SurfError
 from surf2vec.trainer.events import OnEvent
 from surf2vec.trainer.store.tokens import open_corpus
+from surf2vec.trainer.system.files import is_locked
 
 MIRRORED = ("events", "rejects")
 """Folders of the root in which a night writes and removes files."""

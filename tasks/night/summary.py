@@ -11,8 +11,8 @@ from surf2vec.tasks.registry.releases import find_alias
 from surf2vec.tasks.report.measured import list_train_metrics
 from surf2vec.tasks.report.tables import list_losses, list_notes
 from surf2vec.tasks.root import records
-from surf2vec.tasks.root.run import Run, is_locked
-from surf2vec.trainer.system.files import digest_json
+from surf2vec.tasks.root.run import Run
+from surf2vec.trainer.system.files import digest_json, is_locked
 
 STEPS = (
     records.IngestStep, records.CorpusStep, records.TrialStep, records.TrainStep, records.ChooseStep, records.EvaluateStep,

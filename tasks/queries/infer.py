@@ -42,10 +42,10 @@ from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, DamageError, InputError, RejectedError, ResourceError
 from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.store.generation import Generation
-from surf2vec.trainer.store.manifests import FORMAT_VERSION, STORE_MANIFEST
+from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest
 from surf2vec.trainer.store.tokens import COUNTS, Corpus, Histories, open_corpus, whole_window
 from surf2vec.trainer.system.fan_out import HERE, FanOut, cut
-from surf2vec.trainer.system.files import link_file, read_json, replace_file
+from surf2vec.trainer.system.files import link_file, replace_file
 from surf2vec.trainer.system.units import size
 from surf2vec.trainer.training.infer import FrozenItems, infer_parts, take_histories
 from surf2vec.trainer.training.vectors import join_parts
@@ -175,16 +175,14 @@ def open_release(root: Root, release: str, folder: Path, settings: TrainConfig, 
     number, window_id = export["generation"], export["created_from"]["window_id"]
     # The generation is pinned, unless the run was killed between registering and pinning: then it is still the current one.
     paths = (root.store / "pinned" / f"{release}.json", root.store / STORE_MANIFEST)
-    for manifest in (read_json(path) for path in paths if path.exists()):
-        if (manifest.get("generation"), whole_window(manifest.get("window_id", ""))) == (number, window_id):
+    for manifest in (read_manifest(path) for path in paths if path.exists()):
+        if (manifest["generation"], whole_window(manifest["window_id"])) == (number, window_id):
             break
     else:
         raise DamageError(
             f"{root.store} has not the generation of release {release}: if a run has just published another, give the same "
             "command again; if not, train again with `surf2vec run`"
         )
-    if manifest.get("format_version") != FORMAT_VERSION:
-        raise DamageError(f"release {release} was trained by an earlier version: train again with `surf2vec run`")
     entries = manifest["users"].values()
     users = {part["file"] for entry in entries for part in (entry, entry.get("delta", entry))}
     for name in Generation(root.store, manifest).files():

@@ -4,7 +4,6 @@ All calls of MLflow go through `connect` and can be repeated. Importing MLflow t
 need it import this folder late.
 """
 
-import fcntl
 import glob
 import logging
 import os
@@ -20,7 +19,7 @@ from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.root.identity import ROOT_TAG
 from surf2vec.tasks.root.wording import shown
 from surf2vec.trainer.errors import DamageError, ResourceError, SurfError, UnavailableError
-from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, make_folder, read_json, replace_file, sync_folder
+from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, lock, make_folder, read_json, replace_file, sync_folder
 
 # MLflow reads these when it is imported. A person's own settings win.
 for _name, _value in {
@@ -92,8 +91,7 @@ def _make_database(path: Path) -> None:
     Two processes do not make the same database, as the second would replace the first. What a killed one left is removed.
     """
     make_folder(path.parent)
-    with open(path.with_name(f".{path.name}.lock"), "a", encoding="ascii") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock(path.with_name(f".{path.name}.lock")):
         if path.exists():
             return
         # Unfinished files, and SQLite's journals of them.

@@ -6,7 +6,6 @@ Only aliases and tags change, never a vector. A version has the tags `gate` (pas
 repeating a killed call completes it.
 """
 
-import fcntl
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -33,7 +32,7 @@ from surf2vec.trainer.store.writer import (
     remove_unreferenced,
     unpin_generations,
 )
-from surf2vec.trainer.system.files import digest_file, read_json, verify_size
+from surf2vec.trainer.system.files import digest_file, lock, read_json, verify_size
 
 
 class ChampionMovedError(HeldBackError):
@@ -47,8 +46,7 @@ def lock_aliases(root: Root) -> Iterator[None]:
     The root's lock of writers does not fit: a night holds it for hours, and a rollback must not wait for a night. Nothing is
     trained, copied or sent under this lock. It is taken after the root's lock and before the store's.
     """
-    with private_files(root), open(root.path / ".aliases.lock", "a", encoding="ascii") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with private_files(root), lock(root.path / ".aliases.lock"):
         yield
 
 

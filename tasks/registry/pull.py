@@ -7,8 +7,6 @@ During a pull, these are beside the folder `NAME`: `.NAME.pull.lock` (one pull a
 far) and, for a moment, `.NAME.old.tmp`. A killed pull leaves the first two, and the next pull resumes from them.
 """
 
-import ctypes
-import fcntl
 import os
 import re
 import shutil
@@ -33,9 +31,11 @@ from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.system.files import (
     digest_file,
     link_file,
+    lock,
     make_folder,
+    put_folder,
     read_json,
-    sync_folder,
+    restore_folder,
     sync_tree,
     verify_file,
     verify_size,
@@ -43,7 +43,6 @@ from surf2vec.trainer.system.files import (
 
 LEAVE_OUT_BYTES = 4 * 10**9  # memory for rebuilding the index
 _MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>\d+))")
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 @dataclass
@@ -227,19 +226,18 @@ def hold_folder(out: Path, on_event: OnEvent) -> Iterator[Path]:
 
     Raises ResourceError if it cannot be written to. Gathered files are kept if the block raises.
     """
-    gathered, old = (out.with_name(f".{out.name}.{kind}.tmp") for kind in ("pull", "old"))
+    gathered, locked = (out.with_name(f".{out.name}.pull.{kind}") for kind in ("tmp", "lock"))
     try:
         make_folder(out.parent)
-        with _lock(out.with_name(f".{out.name}.pull.lock"), f"waiting for another pull into {out}", on_event):
-            if old.exists() and not out.exists():
-                old.rename(out)  # a pull was killed between two renames
-            shutil.rmtree(old, ignore_errors=True)
+        with lock(locked, on_wait=lambda _: on_event("log", {"message": f"waiting for another pull into {out}"})):
+            restore_folder(out)
             gathered.mkdir(exist_ok=True)
             try:
                 yield gathered
             finally:
                 with suppress(OSError):
                     gathered.rmdir()  # if nothing is in it
+                locked.unlink(missing_ok=True)
     except OSError as error:
         reason = error.strerror or error
         raise ResourceError(
@@ -256,16 +254,7 @@ def put_in_place(gathered: Path, out: Path, names: set[str]) -> None:
         elif str(path.relative_to(gathered)) not in names:
             path.unlink()
     sync_tree(gathered)
-    old = out.with_name(f".{out.name}.old.tmp")
-    if not out.exists():
-        gathered.rename(out)
-    elif _exchange(gathered, out):
-        gathered.rename(old)
-    else:
-        out.rename(old)
-        gathered.rename(out)
-    sync_folder(out.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    put_folder(gathered, out)
 
 
 def _is_complete(path: Path, about: dict[str, Any]) -> bool:
@@ -281,32 +270,3 @@ def take_over(path: Path, target: Path) -> None:
     """Link `target` to the file `path`, or copy it if the file system has no links."""
     target.unlink(missing_ok=True)
     link_file(path, target)
-
-
-@contextmanager
-def _lock(path: Path, message: str, on_event: OnEvent) -> Iterator[None]:
-    """Hold a lock until the block or the process ends, then remove its file. Logs the message if it has to wait."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            on_event("log", {"message": message})
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
-            break
-        os.close(descriptor)  # another process held the lock and removed its file
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Exchange the names of two folders in one step. Returns False where the system cannot (only Linux can)."""
-    try:
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
-        return False
-    return rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0

@@ -9,7 +9,6 @@ A root publishes to one registry. To move it, change `tracking_uri` in the file;
 A root without the file (made by an earlier version, or never published) is identified by the records of its runs.
 """
 
-import fcntl
 import os
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from surf2vec.tasks.root.credentials import mask_credentials, strip_credentials
 from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.run import Root, read_run_records
 from surf2vec.trainer.errors import ConfigError, DamageError
-from surf2vec.trainer.system.files import read_json, write_json
+from surf2vec.trainer.system.files import lock, read_json, write_json
 
 ROOT_TAG = "surf2vec_root"
 ENVIRONMENT = "MLFLOW_TRACKING_URI"
@@ -63,8 +62,7 @@ def has_registry(root: Root, publish: PublishConfig) -> bool:
 
 def claim_registry(root: Root, publish: PublishConfig) -> str:
     """Return the root's id. The first call creates it and writes root.json; call it before registering anything."""
-    with open(root.path / ".root.lock", "a", encoding="ascii") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # not the writer lock: `surf2vec tune` registers during a nightly run
+    with lock(root.path / ".root.lock"):  # not the writer lock: `surf2vec tune` registers during a nightly run
         uri, root_id = registry_uri(root, publish), read_root_id(root)
         if root_id is None:
             root_id = uuid4().hex

@@ -4,14 +4,13 @@ A run is identified by the digest of its sources, window and settings. Repeating
 finished steps are skipped.
 """
 
-import fcntl
 import json
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +20,7 @@ from surf2vec.tasks.root.memory import give_back_memory
 from surf2vec.tasks.root.records import IngestStep, RunRecord, S, Step, Steps, read_run_record
 from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.store.generation import Generation, has_generation, open_generation
-from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, make_folder, write_manifest_json
+from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, is_locked, lock, make_folder, write_manifest_json
 
 FORGET = "forget"
 """The purpose of the only writer that may run after an interrupted `surf2vec forget`."""
@@ -122,24 +121,18 @@ def private_files(root: Root) -> Iterator[None]:
 @contextmanager
 def lock_root(root: Root, purpose: str, on_wait: Callable[[str], None] = lambda message: None) -> Iterator[None]:
     """Hold the writer lock; waits for another writer. The lock ends with its process."""
-    path = root.path / ".lock"
-    with private_files(root), open(path, "a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            on_wait(f"waiting for another writer of {root.path}: {file.read().strip() or 'unknown'}")
-            fcntl.flock(file, fcntl.LOCK_EX)
+    holder = f"process {os.getpid()}, {purpose}, since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+    def wait(other: str) -> None:
+        on_wait(f"waiting for another writer of {root.path}: {other}")
+
+    with private_files(root), lock(root.path / ".lock", holder, wait):
         if root.forgetting.exists() and purpose != FORGET:  # another writer could bring users back
             raise ResourceError(
                 f"a `surf2vec forget` of {root.path} was interrupted: give the same command again, or `surf2vec forget` without "
                 "--ids-file, which finishes it"
             )
-        file.truncate(0)
-        file.write(f"process {os.getpid()}, {purpose}, since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n")
-        file.flush()
         yield
-        file.truncate(0)
 
 
 @contextmanager
@@ -166,8 +159,7 @@ def open_scratch_folder(root: Root, name: str) -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix=f".new-{name}.", dir=root.temporary))
     folder = made.with_name(made.name.removeprefix(".new-"))
     try:
-        with open(made / ".lock", "w", encoding="ascii") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with lock(made / ".lock"):
             made.rename(folder)
             yield folder
     finally:
@@ -186,16 +178,6 @@ def remove_scratch_folder(folder: Path) -> None:
     if partial.is_symlink() and partial.readlink().name.endswith(TEMPORARY_SUFFIX):
         partial.readlink().unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)  # another call may remove it at the same time
-
-
-def is_locked(path: Path) -> bool:
-    """Return whether a process holds the lock on a file; False if the file does not exist."""
-    with suppress(FileNotFoundError, NotADirectoryError), open(path, "r+b") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 def current_generation(root: Root) -> Generation | None:
@@ -229,8 +211,7 @@ class Run:
     def amend(self, change: Callable[[RunRecord], RunRecord]) -> None:
         """Replace the record by `change(record)`. Under a lock: a rollback may write during a nightly run."""
         make_folder(self.folder)
-        with open(self.folder / ".lock", "a", encoding="ascii") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with lock(self.folder / ".lock"):
             write_manifest_json(self.record_path, change(self.record()).to_json())
 
     def update(self, **values: Any) -> None:

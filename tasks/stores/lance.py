@@ -37,7 +37,7 @@ class LanceStore:
         self.database = lancedb.connect(place.path)
 
     def close(self) -> None:
-        os.close(self.lock)
+        self.lock.close()
 
     def read_sides(self) -> list[Side]:
         if self.place.log_table not in self._list_names():

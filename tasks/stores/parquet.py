@@ -47,7 +47,7 @@ class ParquetStore:
         self.current, self.log = self.folder / f"{place.prefix}current", f"{place.log_table}.json"
 
     def close(self) -> None:
-        os.close(self.lock)
+        self.lock.close()
 
     def read_sides(self) -> list[Side]:
         serves = os.readlink(self.current) if self.current.is_symlink() else ""

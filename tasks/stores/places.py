@@ -6,11 +6,9 @@
 items. One side serves. A push brings the other one up to date, then readers are switched to it.
 """
 
-import fcntl
-import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields
 from importlib import import_module
 from importlib.util import find_spec
@@ -25,6 +23,7 @@ from numpy.typing import NDArray
 
 from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.trainer.errors import ConfigError, DamageError, InputError, SurfError, UnavailableError
+from surf2vec.trainer.system.files import lock
 
 KEYS = {"users": "user_id", "items": "url"}
 ADAPTERS = {  # scheme → module, class, package, extra
@@ -204,20 +203,19 @@ def parse_side(values: dict[str, Any], place: Place) -> Side:
         ) from None
 
 
-def lock_folder(place: Place) -> int:
-    """Make the folder of a store and lock it; return the descriptor of the lock. Raises UnavailableError if a push has it."""
-    folder = Path(place.path)
+def lock_folder(place: Place) -> ExitStack:
+    """Make the folder of a store and lock it until the result is closed. Raises UnavailableError if another push has it."""
+
+    def refuse(holder: str) -> None:
+        raise UnavailableError(f"another push to {place} is running: run the same command again when it has ended")
+
+    folder, stack = Path(place.path), ExitStack()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / f".{place.log_table}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        stack.enter_context(lock(folder / f".{place.log_table}.lock", on_wait=refuse))
     except OSError as error:
         raise ConfigError(f"cannot write to {place}: {error.strerror}") from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise UnavailableError(f"another push to {place} is running: give the same command when it has ended") from None
-    return descriptor
+    return stack
 
 
 def explain(place: Place, error: Exception) -> SurfError:

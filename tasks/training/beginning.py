@@ -32,7 +32,14 @@ from surf2vec.trainer.store.tokens import Corpus, matching_partitions, open_corp
 from surf2vec.trainer.system.fan_out import FanOut
 from surf2vec.trainer.training.infer import refit_held_out
 from surf2vec.trainer.training.job import RESULT_NEUTRAL, Job, Schedule, choose_parts
-from surf2vec.trainer.training.next_night import Beginning, Known, begin_full, begin_night, fold_night, why_not
+from surf2vec.trainer.training.next_night import (
+    NightStart,
+    PriorVectors,
+    fold_night,
+    incompatibility,
+    start_full_night,
+    start_night,
+)
 
 DECAY = 0.9
 """The items' Adagrad sums are multiplied by this for a night: below 1, so that frequent items still move."""
@@ -66,7 +73,7 @@ def why_full(request: NightRequest, base: BaseRelease | None, corpus: dict[str, 
     changed += [f"train.{name}" for name in now if name not in same and then.get(name) != now[name]]
     if changed:
         return f"changed since release {release}: {', '.join(changed)}"
-    if reason := why_not(request.config, base.generation):
+    if reason := incompatibility(request.config, base.generation):
         return reason
     until, before = request.inputs["days"][1], made_from["days"][1]
     if ends_before(until, before):
@@ -99,7 +106,7 @@ def plan_night(root: Root, champion: str | None, request: NightRequest, digest: 
         space
         and request.nightly.full_from_champion
         and not request.config.items_from
-        and why_not(request.config, space.generation) is None
+        and incompatibility(request.config, space.generation) is None
     ):
         start = f"vectors of release {space.record.release}"
         retained = None if list_differences(corpus.get("made_from", {}), request.inputs) else space.record.window_id
@@ -116,9 +123,9 @@ def begin_training(root: Root, job: Job, record: RunRecord, on_event: OnEvent) -
     if record.base:
         base = _require(root, record.base)
         new_items = begin_new_items(open_corpus(root.corpus(record.window_id)), base.generation)
-        begin_night(job, corpus, Beginning(base.generation, new_items, DECAY), on_event)
+        start_night(job, corpus, NightStart(base.generation, new_items, DECAY), on_event)
     elif space := _find_start(root, job, record):
-        begin_full(job, corpus, _read_known(root, corpus, space), on_event)
+        start_full_night(job, corpus, _read_known(root, corpus, space), on_event)
 
 
 def _find_start(root: Root, job: Job, record: RunRecord) -> BaseRelease | None:
@@ -128,7 +135,7 @@ def _find_start(root: Root, job: Job, record: RunRecord) -> BaseRelease | None:
     if not (job.start and record.space) or record.base:
         return None
     space = _require(root, record.space)
-    return None if why_not(job.config, space.generation) else space
+    return None if incompatibility(job.config, space.generation) else space
 
 
 def refit(root: Root, job: Job, record: RunRecord, on_event: OnEvent, fan_out: FanOut) -> dict[str, Any]:
@@ -159,12 +166,12 @@ class HeldOutBeginning:
         )
 
     @cached_property
-    def _opened(self) -> tuple[Corpus, Known]:
+    def _opened(self) -> tuple[Corpus, PriorVectors]:
         corpus = open_corpus(self.job.corpus_dir)
         return corpus, _read_known(self.root, corpus, self.space)
 
 
-def _read_known(root: Root, corpus: Corpus, space: BaseRelease) -> Known:
+def _read_known(root: Root, corpus: Corpus, space: BaseRelease) -> PriorVectors:
     """Return what a full night takes from the champion: its items, and the users with the same tokens."""
     other = open_corpus(root.corpus(space.record.window_id))
     to_other, _ = match_items(corpus.vocabulary, other.vocabulary)
@@ -177,7 +184,7 @@ def _read_known(root: Root, corpus: Corpus, space: BaseRelease) -> Known:
             num_before += int(other.users[before])
         return places
 
-    return Known(space.generation, to_other, match, corpus.num_partitions)
+    return PriorVectors(space.generation, to_other, match, corpus.num_partitions)
 
 
 def settle(root: Root, job: Job, record: RunRecord, on_event: OnEvent) -> dict[str, Any]:
@@ -200,13 +207,14 @@ def settle(root: Root, job: Job, record: RunRecord, on_event: OnEvent) -> dict[s
         return own_space
     if "alignment" not in generation.manifest:
         before, now = (open_corpus(root.corpus(name)) for name in (space.record.window_id, record.window_id))
-        rotation, trail_rotation = find_space_rotations((before, space.generation), (now, generation))
+        rotations = find_space_rotations((before, space.generation), (now, generation))
+        rotation = next(iter(rotations.values()))
         figures = {"cosine": round(rotation.cosine, 4), "num_items": rotation.num_items}
         text = f"items are also in release {space.record.release}, mean cosine"
         on_event("log", {"message": f"{figures['num_items']:,} {text} {figures['cosine']:.3f}"})
         if rotation.cosine < MIN_ALIGNMENT:
             return own_space | figures
-        generation = align_generation(job.store_dir, rotation, trail_rotation, {"alignment": figures}, on_event)
+        generation = align_generation(job.store_dir, rotations, {"alignment": figures}, on_event)
     aligned = {"space_id": space.record.space_id, "generation": generation.generation}
     return own_space | aligned | generation.manifest["alignment"]
 

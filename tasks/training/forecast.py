@@ -18,15 +18,12 @@ from surf2vec.trainer.plan.alone import Budget, Plan, plan_training
 from surf2vec.trainer.plan.prediction import Rates
 from surf2vec.trainer.plan.shares import share_users
 from surf2vec.trainer.plan.sizes import Sizes, Work, training_sizes
-from surf2vec.trainer.plan.together import Member, form_team, plan_together
+from surf2vec.trainer.plan.together import WorkerSpec, form_team, plan_together
 from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.system.units import parse_bytes
 from surf2vec.trainer.training.job import Job
-from surf2vec.trainer.training.preparation import divide_work, measure_machine, warm_up
+from surf2vec.trainer.training.preparation import divide_work, find_budget, find_rates, warm_up
 from surf2vec.trainer.workers.group import ALONE
-
-NETWORK_BYTES_PER_SECOND = 1.25e9
-"""The assumed bandwidth between two workers: 10 Gbit/s."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,7 @@ def plan_size(
     users = spread_users(volume.users, volume.partitions)
     work = Work(users, spread_tokens(volume.tokens, users), config.epochs, config.commit_seconds)
     memory_bytes = parse_bytes(resources.host_memory) // on_machine, device.memory_bytes
-    budget, rates = measure_machine(kernel, config, work, sizes, memory_bytes, folder)
+    budget, rates = find_budget(kernel, memory_bytes, folder), find_rates(kernel, config, root / "store")
     if num_workers == 1:
         plan = plan_training(work, sizes, budget, rates)
     else:
@@ -88,7 +85,7 @@ def plan_equal(work: Work, sizes: Sizes, config: TrainConfig, each: tuple[Budget
     members = []
     for own in share.partitions:
         own_work = replace(work, users=[work.users[p] for p in own], tokens=[work.tokens[p] for p in own])
-        members.append(Member(own_work, *each, NETWORK_BYTES_PER_SECOND))
+        members.append(WorkerSpec(own_work, *each))
     return max(
         plan_together(form_team(members, weights, share, config), sizes, config), key=lambda plan: plan.seconds or 0
     )

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from surf2vec.trainer.config import TRAIL_BIASES
+from surf2vec.trainer.model.rows import PER_ITEM
 from surf2vec.trainer.store.align import Rotation, find_rotation
 from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.tokens import Corpus
@@ -26,34 +26,37 @@ _SECTION = r"^([a-z][a-z0-9+.-]*://[^/]*/[^/]+|/[^/]+)/"
 _HOST = r"^([a-z][a-z0-9+.-]*://[^/]*)"
 
 
-def find_space_rotations(base: Side, new: Side) -> tuple[Rotation, Rotation | None]:
-    """Return the rotations of interest and trail from a new generation's space into the base's; the identity if they share no
-    item. None: without a trail.
-    """
+def find_space_rotations(base: Side, new: Side) -> dict[str, Rotation]:
+    """Return the rotation of each part from a new generation's space into the base's; the identity if they share no item."""
     before, now = (_read_urls(corpus, 0, ALIGN_ITEMS).with_row_index("row") for corpus, _ in (base, new))
     rows = now.join(before, on="url", how="inner", suffix="_base", maintain_order="left")
     own, other = rows["row"].to_numpy(), rows["row_base"].to_numpy()
-    newer, older, config = new[1].trail, base[1].trail, new[1].config
-    pairs = [(new[1].read_items(0, len(now))[own], base[1].read_items(0, len(before))[other])]
-    rotation = find_rotation(pairs, config.interest_size, config.num_free)
-    if newer is None or older is None:
-        return rotation, None
-    tables = ((newer.outputs, older.outputs), (newer.inputs, older.inputs))
-    pairs = [(ours.vectors[own], theirs.vectors[other]) for ours, theirs in tables]
-    return rotation, find_rotation(pairs, config.trail_size, config.trail_size - TRAIL_BIASES)
-
-
-def begin_new_items(corpus: Corpus, base: Generation) -> list[NDArray[np.float32]]:
-    """Return first vectors of the items that the base does not have: outputs of the interest, then outputs and inputs of the
-    trail, if there is one.
-    """
-    tables: list[Read] = [base.read_items]
-    if trail := base.trail:
-        tables += [
-            lambda start, stop: trail.outputs.vectors[start:stop],
-            lambda start, stop: trail.inputs.vectors[start:stop],
+    older, newer, config = _tables_of(base[1]), _tables_of(new[1]), new[1].config
+    rotations = {}
+    for part, size in config.part_sizes.items():
+        pairs = [
+            (read(0, len(now))[own], older[part][name](0, len(before))[other]) for name, read in newer[part].items()
         ]
-    return [_begin_from_means(corpus, base.num_items, read) for read in tables]
+        rotations[part] = find_rotation(pairs, size, max(0, size - config.num_biases[part]))
+    return rotations
+
+
+def begin_new_items(corpus: Corpus, base: Generation) -> dict[str, dict[str, NDArray[np.float32]]]:
+    """Return first vectors of the items that the base does not have, by part and table."""
+    return {
+        part: {name: _begin_from_means(corpus, base.num_items, read) for name, read in tables.items()}
+        for part, tables in _tables_of(base).items()
+    }
+
+
+def _tables_of(generation: Generation) -> dict[str, dict[str, Read]]:
+    """Return how to read the item vectors of each part that are in its space: of the interest those that rank items."""
+
+    def reader(part: str, name: str) -> Read:
+        return lambda start, stop: getattr(generation.map_items(part), name).vectors[start:stop]
+
+    others = {part: {name: reader(part, name) for name in PER_ITEM} for part in generation.manifest["tables"]}
+    return {"interest": {"outputs": generation.read_items}, **others}
 
 
 def _begin_from_means(corpus: Corpus, num_known: int, read: Read) -> NDArray[np.float32]:

@@ -7,9 +7,7 @@ without the root and stay, like everything that this root did not register. Reco
 release was removed runs anew if its command is given again.
 """
 
-import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -32,7 +30,6 @@ from surf2vec.tasks.root.run import (
     Root,
     current_generation,
     forget_releases,
-    is_locked,
     list_folders,
     read_run_records,
     remove_scratch_folder,
@@ -41,7 +38,7 @@ from surf2vec.trainer.errors import InputError
 from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.store.tokens import whole_window
 from surf2vec.trainer.store.writer import open_pinned, remove_unreferenced, unpin_generations
-from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, digest_file, read_json
+from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, digest_file, is_locked, read_json, remove_folder
 
 _TEMPORARY_PLACES = ("", "corpus/", "export/", "events/", "events/*/", "rejects/", "runs/*/", "tune/")
 _PROCESS = re.compile(rf"\.(\d+){re.escape(TEMPORARY_SUFFIX)}")
@@ -235,14 +232,6 @@ def _size(path: Path) -> int:
     """Returns the bytes of a file, or of all files in a folder; 0 if it is gone."""
     paths = path.rglob("*") if path.is_dir() else [path]
     return sum(one.lstat().st_size for one in paths if one.is_file() or one.is_symlink())
-
-
-def remove_folder(path: Path) -> None:
-    """Remove a folder. It is renamed first, so that no reader finds an incomplete one."""
-    leftover = path.with_name(f".{path.name}.gone{TEMPORARY_SUFFIX}")
-    shutil.rmtree(leftover, ignore_errors=True)
-    os.replace(path, leftover)
-    shutil.rmtree(leftover)
 
 
 def _remove(path: Path) -> None:

@@ -35,7 +35,6 @@ class FakeGeneration:
     generation: int = 1
     has_item_vectors: bool = True
     bias: float = 0.0
-    trail: None = None
 
     @property
     def config(self) -> TrainConfig:

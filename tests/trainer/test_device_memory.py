@@ -26,7 +26,7 @@ from surf2vec.trainer.plan.sizes import (
 from surf2vec.trainer.system.memory import DEVICE_CONTEXT_BYTES
 from surf2vec.trainer.training.curve import MAX_SAMPLE_USERS, MAX_SAMPLES
 from surf2vec.trainer.training.device_engine import DeviceEngine
-from surf2vec.trainer.training.device_memory import DeviceMemory, Largest
+from surf2vec.trainer.training.device_memory import DeviceMemory, MaxSizes
 from surf2vec.trainer.training.item_blocks import ItemBlocks
 from surf2vec.trainer.training.record import Record
 from surf2vec.trainer.training.trail_slot import TrailSlot
@@ -52,7 +52,7 @@ def test_the_planner_counts_what_is_held_on_the_device(settings: dict[str, Any],
     if plan.trail_on_device:
         tables = make_trail_tables(np.ones(num_items, np.int64), config)
         trail = cast(TrailSlot, SimpleNamespace(items=begin_trail(config, num_items), tables=tables))
-    largest = Largest(max(users), 25 * max(users), num_items, None, plan.at_once, staying, plan.trail_on_device)
+    largest = MaxSizes(max(users), 25 * max(users), num_items, None, plan.at_once, staying, plan.trail_on_device)
     accelerator = Accelerator(
         torch.device("cpu"), gpu.launch, launch_trail=gpu.launch_trail, score_trail=gpu.score_trail
     )
@@ -74,7 +74,7 @@ def test_the_planner_counts_the_items_that_blocks_share(num_blocks: int) -> None
     work = Work(users, [25 * num for num in users], 1, 60.0)
     rows = ItemBlocks(config, counts, num_blocks).num_rows(0)
     assert rows > len(counts) / num_blocks + 100
-    largest = Largest(max(users), 25 * max(users), rows)
+    largest = MaxSizes(max(users), 25 * max(users), rows)
     engine = DeviceEngine(Accelerator(torch.device("cpu"), gpu.launch), config, largest, Record())
     held = sum(tensor.nbytes for tensor in tensors_of(vars(engine.memory)))
     planned = device_bytes(work, training_sizes(config, len(counts), None), num_blocks)
@@ -105,4 +105,4 @@ def test_what_the_device_does_not_hold_is_refused_with_the_numbers(monkeypatch: 
 
     monkeypatch.setattr(torch, "empty", refuse)
     with pytest.raises(ResourceError, match=r"1,000 item rows.*20 users and 300 tokens.*raise --device-memory"):
-        DeviceEngine(Accelerator(torch.device("cpu"), gpu.launch), TrainConfig(), Largest(20, 300, 1000), Record())
+        DeviceEngine(Accelerator(torch.device("cpu"), gpu.launch), TrainConfig(), MaxSizes(20, 300, 1000), Record())

@@ -48,7 +48,7 @@ def warm_start_of(model: Any) -> WarmStart:
     items = name_vectors(word_vectors.index_to_key, word_vectors.vectors, "wv")
     ranking = getattr(model, "syn1neg", None)
     outputs = items if ranking is None else name_vectors(items.names, ranking, "syn1neg")
-    names = "\n".join(outputs.names.to_pylist()).encode()
+    names = "\n".join(outputs.names).encode()
     digest = sha256(outputs.vectors.tobytes() + items.vectors.tobytes() + names).hexdigest()
     return WarmStart(outputs, None if ranking is None else items, digest)
 

@@ -19,70 +19,59 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from surf2vec.trainer.errors import ConfigError, ResourceError
 from surf2vec.trainer.system.files import replace_file
 
 Names: TypeAlias = Sequence[str] | pa.Array | pa.ChunkedArray
+Data: TypeAlias = bytes | mmap.mmap
 
 MAX_NAME_BYTES = 65_536
-_BREAKING = r"[\x00-\x20]"
+_BREAKING = re.compile(r"[\x00-\x20]")
 _HEADER = re.compile(rb"\s*(\d{1,12})[ \t]+([1-9]\d{0,5})\s*?\n")
-_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
-_NUMBER = re.compile(rb"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(nan|inf|infinity)", re.IGNORECASE)
+_TEXT_ROW = re.compile(
+    r"[^\x00-\x08\x0e-\x1f]*\s[-+]?(\d+\.?\d*|\.\d+|nan|inf)([eE][-+]?\d+)?(\s[^\x00-\x08\x0e-\x1f]*)?"
+)
 
 
 @dataclass(frozen=True)
 class NamedVectors:
-    """Vectors with a name each: names large_string[n], distinct; vectors float32[n, D], finite."""
+    """Vectors with a name each: n distinct names, vectors float32[n, D], finite."""
 
-    names: pa.LargeStringArray
+    names: list[str]
     vectors: NDArray[np.float32]
 
 
 def name_vectors(names: Names, vectors: NDArray[Any], what: str) -> NamedVectors:
-    """Return names[n] with finite numbers[n, D]. Raises ConfigError, naming `what`, when they do not fit."""
-    array = _as_names(names)
+    """Return n names with finite numbers[n, D]. Raises ConfigError, naming `what`, when they do not fit."""
+    listed = _as_list(names)
     with np.errstate(over="ignore"):  # numbers beyond the range of float32 become infinite
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-    if vectors.ndim != 2 or len(vectors) != len(array):
-        raise ConfigError(f"{what}: vectors of shape {vectors.shape} for {len(array):,} names; each needs a row")
+    if vectors.ndim != 2 or len(vectors) != len(listed):
+        raise ConfigError(f"{what}: vectors of shape {vectors.shape} for {len(listed):,} names; each needs a row")
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(bad):
         raise ConfigError(
             f"{what}: row {bad[0] + 1:,} has a number that is not finite; train again, with a lower alpha"
         )
-    _, first = np.unique(array.dictionary_encode().indices.to_numpy(), return_index=True)
-    if len(first) < len(array):
-        repeat = np.setdiff1d(np.arange(len(array)), first)[0] + 1
-        raise ConfigError(
-            f"{what}: {len(array) - len(first):,} rows repeat a name, the first of them row {repeat:,}; names must be distinct"
-        )
-    return NamedVectors(array, vectors)
+    if num_repeats := len(listed) - len(set(listed)):
+        raise ConfigError(f"{what}: {num_repeats:,} rows repeat a name; names must be distinct")
+    return NamedVectors(listed, vectors)
 
 
 def align_rows(named: NamedVectors, urls: Names) -> NDArray[np.int64]:
     """Return the row of each of `urls`[m] in `named`, int64[m], matched by plain or encoded name; -1: none."""
-    wanted = _as_names(urls)
-    rows = pc.index_in(wanted, value_set=named.names)
-    rows = pc.coalesce(rows, pc.index_in(_encode_names(wanted)[0], value_set=named.names), pa.scalar(-1, pa.int32()))
-    return rows.to_numpy(zero_copy_only=False).astype(np.int64)
+    rows = {name: row for row, name in enumerate(named.names)}
+    return np.array([rows.get(url, rows.get(_encode_name(url), -1)) for url in _as_list(urls)], dtype=np.int64)
 
 
-def _encode_names(names: pa.LargeStringArray) -> tuple[pa.LargeStringArray, int]:
-    """Return the encoded names, and how many of them changed."""
-    count = pc.sum(pc.match_substring_regex(names, _BREAKING)).as_py() or 0
-    if not count:
-        return names, 0
-    encoded = [re.sub(_BREAKING, lambda match: f"%{ord(match[0]):02X}", name) for name in names.to_pylist()]
-    return pa.array(encoded, pa.large_string()), count
+def _encode_name(name: str) -> str:
+    return _BREAKING.sub(lambda match: f"%{ord(match[0]):02X}", name)
 
 
-def _as_names(names: Names) -> pa.LargeStringArray:
-    array = names if isinstance(names, pa.Array | pa.ChunkedArray) else pa.array(names, pa.large_string())
-    return (array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array).cast(pa.large_string())
+def _as_list(names: Names) -> list[str]:
+    return names.to_pylist() if isinstance(names, pa.Array | pa.ChunkedArray) else list(names)
 
 
 def read_word2vec(path: Path) -> NamedVectors:
@@ -104,79 +93,59 @@ def read_word2vec(path: Path) -> NamedVectors:
         raise ResourceError(f"{path} does not fit in memory: use a machine with more, or fewer rows") from None
 
 
-def _parse(path: Path, data: bytes | mmap.mmap) -> NamedVectors:
-    match = _HEADER.match(data[:128])
-    if not match:
-        raise ConfigError(
-            f"{path} does not begin with a line of two numbers, rows and dimensions: it is no word2vec-format file, or has no "
-            "header"
-        )
-    num_rows, size, at = int(match[1]), int(match[2]), match.end()
-    is_text = _is_text(data[at : at + MAX_NAME_BYTES + 1024].split(b"\n", 1)[0])
-
-    def fault(what: str) -> ConfigError:
-        return ConfigError(
-            f"{path}, read as {'text' if is_text else 'binary'} with {num_rows:,} rows of {size:,} numbers: {what}; "
-            "write it again, as with gensim's save_word2vec_format"
-        )
-
-    least = num_rows * (1 + (2 if is_text else 4) * size)
-    if least > len(data):
-        raise fault(
-            f"that takes {least:,} bytes or more, but it is truncated at byte {len(data):,} or its header wrong"
-        )
-    names, vectors = [], np.empty((num_rows, size), dtype=np.float32)
-    for row in range(num_rows):
-        try:
-            name, vectors[row], at = (_read_line if is_text else _read_row)(data, at, size)
-        except EOFError:
-            raise fault(f"it is truncated at byte {len(data):,}, after {row:,} rows") from None
-        except ValueError as error:
-            raise fault(f"{f'line {row + 2:,}' if is_text else f'row {row + 1:,}'} has {error}") from None
-        names.append(name)
-    if re.compile(rb"\S").search(data, at):
-        raise fault("more follows the last row: its header is wrong, or names in a binary file have spaces")
-    if b"" in names:
-        raise fault(f"row {names.index(b'') + 1:,} has no name")
+@np.errstate(over="ignore")  # numbers beyond the range of float32 become infinite
+def _parse(path: Path, data: Data) -> NamedVectors:
+    header = _HEADER.match(data[:128])
+    if not header:
+        raise ConfigError(f"{path} does not begin with a line of two numbers, rows and dimensions")
+    num_rows, size, at = int(header[1]), int(header[2]), header.end()
+    first_row = data[at : at + MAX_NAME_BYTES + 1024].split(b"\n", 1)[0]
+    is_text = bool(_TEXT_ROW.fullmatch(first_row.decode(errors="backslashreplace").replace("\\x", "\0").strip()))
+    names: list[str] = []
     try:
-        return name_vectors(pa.array(names, pa.large_binary()).cast(pa.large_string()), vectors, str(path))
-    except pa.ArrowInvalid:
-        bad = next(i for i, name in enumerate(names) if name.decode(errors="replace").encode() != name)
-        raise fault(f"row {bad + 1:,} has a name that is not UTF-8") from None
+        if num_rows * (1 + (2 if is_text else 4) * size) > len(data):
+            raise ValueError("too few bytes for them: it was cut short, or its header is wrong")
+        vectors = np.empty((num_rows, size), dtype=np.float32)
+        for row in range(num_rows):
+            name, vectors[row], at = (_read_line if is_text else _read_row)(data, at, size)
+            names.append(name)
+        if data[at:].strip():
+            raise ValueError("more after the last row: its header is wrong, or names in a binary file have spaces")
+    except ValueError as error:
+        kind, problem = "text" if is_text else "binary", str(error)
+        if isinstance(error, UnicodeDecodeError):
+            problem = "a name that is not UTF-8"
+        raise ConfigError(
+            f"{path}, read as {kind} with {num_rows:,} rows of {size:,} numbers, has after {len(names):,} rows {problem}; "
+            "write it again, as with gensim's save_word2vec_format"
+        ) from None
+    return name_vectors(names, vectors, str(path))
 
 
-def _is_text(line: bytes) -> bool:
-    """Return whether a first row is text: only characters, with a number after the name."""
-    if line.decode(errors="replace").encode() != line or _CONTROL.search(line):
-        return False
-    return any(_NUMBER.fullmatch(field) for field in line.split()[1:])
-
-
-def _read_line(data: bytes | mmap.mmap, at: int, size: int) -> tuple[bytes, Any, int]:
+def _read_line(data: Data, at: int, size: int) -> tuple[str, Any, int]:
     """Return the name and numbers of a line of text, and the start of the next line. The last fields are the numbers."""
-    if at >= len(data):
-        raise EOFError
     end = data.find(b"\n", at)
     end = len(data) if end < 0 else end
     name, *fields = data[at:end].strip().rsplit(None, size) or [b""]
-    if len(fields) < size:
-        raise ValueError(f"{len(fields) + bool(name):,} fields, not a name and {size:,} numbers")
+    if not name or len(fields) < size:
+        raise ValueError(f"a line of {len(fields) + bool(name):,} fields, not a name and {size:,} numbers")
     try:
-        return name, pa.array(fields, pa.string()).cast(pa.float32()), end + 1
-    except pa.ArrowInvalid:
-        raise ValueError(f"a field that is no number among its last {size:,}") from None
+        numbers = np.array(fields).astype(np.float32)
+    except ValueError:
+        raise ValueError("a field that is no number") from None
+    return name.decode(), numbers, end + 1
 
 
-def _read_row(data: bytes | mmap.mmap, at: int, size: int) -> tuple[bytes, Any, int]:
+def _read_row(data: Data, at: int, size: int) -> tuple[str, Any, int]:
     """Return the name and numbers of a binary row, and the start of the next row."""
     space = data.find(b" ", at, at + MAX_NAME_BYTES)
-    if space < 0 and len(data) >= at + MAX_NAME_BYTES:
-        raise ValueError(f"no end of its name within {MAX_NAME_BYTES:,} bytes")
     end = space + 1 + 4 * size
     if space < 0 or end > len(data):
-        raise EOFError
-    # word2vec.c ends a row with a newline, gensim does not
-    return data[at:space].lstrip(b"\n"), np.frombuffer(data, "<f4", size, space + 1), end
+        raise ValueError("a row that is cut short, or a name without an end")
+    name = data[at:space].lstrip(b"\n")  # word2vec.c ends a row with a newline, gensim does not
+    if not name:
+        raise ValueError("a row without a name")
+    return name.decode(), np.frombuffer(data, "<f4", size, space + 1), end
 
 
 def write_word2vec(
@@ -184,7 +153,7 @@ def write_word2vec(
 ) -> int:  # fmt: skip
     """Replace `path`, durably, by a word2vec-format file of all batches, gzipped if it ends in .gz.
 
-    A batch is names[n] and vectors float32[n, D]. All batches together have `num_rows` rows of `vector_size` numbers. Returns
+    A batch is n names and vectors float32[n, D]. All batches together have `num_rows` rows of `vector_size` numbers. Returns
     how many names were percent-encoded. Raises ConfigError for other shapes, numbers that are not finite and names
     that cannot be written, ResourceError when the disk refuses. `path` is then unchanged.
     """
@@ -196,11 +165,11 @@ def write_word2vec(
             with packed as sink:
                 sink.write(f"{num_rows} {vector_size}\n".encode())
                 for names, vectors in batches:
-                    encoded, count = _encode_names(_as_names(names))
-                    named = name_vectors(encoded, vectors, f"{path} from row {row + 1:,} on")
+                    plain = _as_list(names)
+                    named = name_vectors(list(map(_encode_name, plain)), vectors, f"{path} from row {row + 1:,} on")
                     sink.writelines(_lines(named, row, binary))
                     row += len(vectors)
-                    num_encoded += count
+                    num_encoded += sum(a != b for a, b in zip(plain, named.names, strict=True))
             if row != num_rows:
                 raise ConfigError(
                     f"{row:,} rows came for {path} where {num_rows:,} were announced: nothing was written"
@@ -213,10 +182,10 @@ def write_word2vec(
     return num_encoded
 
 
-def _lines(named: NamedVectors, row: int, binary: bool) -> Iterable[bytes]:
-    """Yield the rows of a batch, which begins at `row`, as bytes. Raises ConfigError for names that cannot be written."""
-    for name, vector in zip(named.names.cast(pa.large_binary()).to_pylist(), named.vectors, strict=True):
-        row += 1
+def _lines(named: NamedVectors, first: int, binary: bool) -> Iterable[bytes]:
+    """Yield the rows of a batch, which begins at row `first`, as bytes. Raises ConfigError for names that cannot be written."""
+    for row, (text, vector) in enumerate(zip(named.names, named.vectors, strict=True), first + 1):
+        name = text.encode()
         if not 0 < len(name) < MAX_NAME_BYTES:
             raise ConfigError(
                 f"the name of row {row:,} has {len(name):,} bytes: 1 to {MAX_NAME_BYTES - 1:,} can be written"
@@ -224,4 +193,4 @@ def _lines(named: NamedVectors, row: int, binary: bool) -> Iterable[bytes]:
         if binary:
             yield b"%b %b" % (name, vector.astype("<f4", copy=False).tobytes())
         else:  # each number in the fewest digits that read back as the same float32
-            yield b"%b %b\n" % (name, " ".join(pa.array(vector).cast(pa.string()).to_pylist()).encode())
+            yield b"%b %b\n" % (name, " ".join(vector.astype(str)).encode())

@@ -5,10 +5,13 @@ dimension (Duchi, Hazan and Singer, JMLR 2011; by rows as in FBGEMM's and PyTorc
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+PER_ITEM = ("outputs", "inputs")
+"""The tables of Items with a row for each item."""
 
 EPSILON = 1e-10
 """Added to the sum under Adagrad's root, so that a row whose gradient is zero does not divide by zero."""
@@ -45,10 +48,10 @@ class Items:
 
     @property
     def num_bytes(self) -> int:
-        return self.outputs.num_bytes + self.inputs.num_bytes
+        return sum(rows.num_bytes for rows in vars(self).values())
 
-    def copy(self) -> "Items":
-        return Items(self.outputs.copy(), self.inputs.copy())
+    def copy(self) -> Self:
+        return type(self)(**{name: rows.copy() for name, rows in vars(self).items()})
 
 
 @dataclass
@@ -59,13 +62,6 @@ class TrailItems(Items):
     """
 
     lags: Rows
-
-    @property
-    def num_bytes(self) -> int:
-        return super().num_bytes + self.lags.num_bytes
-
-    def copy(self) -> "TrailItems":
-        return TrailItems(self.outputs.copy(), self.inputs.copy(), self.lags.copy())
 
 
 def join_rows(parts: list[Rows]) -> Rows:

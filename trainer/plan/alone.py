@@ -196,12 +196,6 @@ def _device_bytes(
     return budget.context_bytes + device_bytes(work, sizes, num_blocks, at_once, stays, has_trail)
 
 
-def trains_trail_on_device(work: Work, sizes: Sizes, budget: Budget) -> bool:
-    """Return whether the GPU is to train the trail of a training that begins."""
-    division = _choose_division(work, sizes, budget, None)
-    return division is not None and _has_trail_on_device(work, sizes, budget, division)
-
-
 def _has_trail_on_device(work: Work, sizes: Sizes, budget: Budget, division: Division) -> bool:
     """Return whether the GPU is to train the trail: beside one item block, whose tokens the trail needs, and where it fits."""
     if budget.device_bytes is None or not sizes.trail_bytes or division.num_blocks > 1 or not sizes.sharing.is_alone:
@@ -306,7 +300,7 @@ def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates 
             )
     if rates and plan.seconds is not None:
         lines.append(
-            f"{work.epochs * work.num_tokens:,} tokens at {rates.tokens_per_second:,.0f} a second, disk "
+            f"{work.epochs * work.num_tokens:,} tokens at {rates.tokens_per_second:,.0f} a second ({rates.source}), disk "
             f"{size(int(rates.read_bytes_per_second))}/s read, {size(int(rates.write_bytes_per_second))}/s written: "
             f"about {plan.seconds:,.0f} s; in all {size(plan.read_bytes)} are read and {size(plan.written_bytes)} written, "
             f"with {plan.num_commits:,} commit{'' if plan.num_commits == 1 else 's'}"

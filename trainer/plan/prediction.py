@@ -1,18 +1,50 @@
-"""Predicts the time and disk traffic of a training; the report compares them with the measured. Pure."""
+"""Predicts the time and disk traffic of a training; the report compares them with the measured. Pure.
+
+The rate of training is that of the store's last training, if it was of the same kind. The first plan of a machine rests on
+constants, which may be wrong by a factor of three; nothing but the predicted seconds depends on them.
+"""
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
+from surf2vec.trainer.config import TrainConfig, config_from_dict
 from surf2vec.trainer.plan.sizes import Work
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Measured rates of this machine: tokens trained a second, bytes read from and written to the store's disk a second."""
+    """Tokens trained a second, bytes read from and written to the store's disk a second, and bytes that a worker sends a second
+    while all send. source: of the first, in words.
+    """
 
     tokens_per_second: float
-    read_bytes_per_second: float
-    write_bytes_per_second: float
+    read_bytes_per_second: float = 5e8
+    write_bytes_per_second: float = 2e8
+    network_bytes_per_second: float = 1.25e9  # 10 Gbit/s
+    source: str = "assumed"
+
+
+DIMENSIONS_PER_SECOND = {"cpu": 4e8, "gpu": 1e10}
+"""Dimensions of the vectors of tokens that are trained a second: by a thread (about .3 us a token of 128 dimensions, both parts),
+and by a GPU (an estimate)."""
+UNSHARED_FACTOR = 4
+"""A token with negatives of its own, or a tree, takes so many times longer."""
+LEAST_TOKENS = 1_000_000
+"""A training of fewer tokens says little about the rate."""
+
+
+def known_rates(last: dict[str, Any], config: TrainConfig, kernel: str, threads: int) -> Rates:
+    """Return the rates for a training; last: the manifest of the store's last one, or empty."""
+    if last.get("kernel") == kernel and last.get("tokens_done", 0) >= LEAST_TOKENS:
+        before = config_from_dict(last["config"])
+        if (before.hs, before.has_tiles) == (config.hs, config.has_tiles):
+            seconds = max(last["train_seconds"] - last["stall_seconds"], 1e-3)
+            num_workers = max(1, len(last["loads"]))
+            rate = last["tokens_done"] / num_workers / seconds * before.vector_size / config.vector_size
+            return Rates(rate, source="as in the store's last training")
+    rate = DIMENSIONS_PER_SECOND[kernel] / config.vector_size * (threads if kernel == "cpu" else 1)
+    return Rates(rate if config.has_tiles else rate / UNSHARED_FACTOR, source="assumed until a training has shown it")
 
 
 @dataclass(frozen=True)

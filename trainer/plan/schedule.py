@@ -56,7 +56,7 @@ def learning_rates(
 
 
 @dataclass(frozen=True)
-class Step:
+class ScheduleStep:
     """The loop's work at one position: the users at a place of the epoch's order, and their tokens in one item block.
 
     chunk: the places whose users are in memory together; turn: the number of the block within the chunk, from 0.
@@ -73,7 +73,7 @@ class Step:
         return self.turn == 0 and self.place == self.chunk.start
 
 
-def step_at(position: int, num_places: int, chunk_places: int, num_blocks: int) -> Step:
+def step_at(position: int, num_places: int, chunk_places: int, num_blocks: int) -> ScheduleStep:
     """Return the step at a position: epoch by epoch, chunk by chunk, block by block, place by place.
 
     Blocks ascend in one chunk and descend in the next, so that either the chunk or the block changes, never both. With one block
@@ -85,10 +85,10 @@ def step_at(position: int, num_places: int, chunk_places: int, num_blocks: int) 
     chunk = range(start, min(start + chunk_places, num_places))
     turn, offset = divmod(in_epoch - start * num_blocks, len(chunk))
     is_upward = (epoch * -(-num_places // chunk_places) + chunk_index) % 2 == 0
-    return Step(epoch, chunk, turn, turn if is_upward else num_blocks - 1 - turn, start + offset)
+    return ScheduleStep(epoch, chunk, turn, turn if is_upward else num_blocks - 1 - turn, start + offset)
 
 
-def tokens_before(step: Step, offsets: NDArray[np.int64], num_blocks: int) -> float:
+def tokens_before(step: ScheduleStep, offsets: NDArray[np.int64], num_blocks: int) -> float:
     """Return the raw tokens before a step in its epoch, if blocks have equal shares; offsets: as of `place_offsets`."""
     start, stop, at_place = (int(offsets[place]) for place in (step.chunk.start, step.chunk.stop, step.place))
     return start + (step.turn * (stop - start) + at_place - start) / num_blocks

@@ -2,8 +2,8 @@
 
 `train.sharing` may name a way of trainer/plan/sharing.py. Otherwise the first suitable one is taken. Replicated: if the table
 fits every worker, and summing its changes does not take too many bytes or the workers have GPUs (sharding would copy all users to
-them for each block). Sharded: if the table can be divided. Asynchronous: otherwise. The choice does not depend on the measured
-network speed, so the same training has the same plan.
+them for each block). Sharded: if the table can be divided. Asynchronous: otherwise. The choice does not depend on the network's
+speed, so the same training has the same plan.
 """
 
 from collections.abc import Sequence
@@ -30,17 +30,16 @@ WAITED_BYTES = 32 * 10**6
 
 
 @dataclass(frozen=True)
-class Member:
-    """A worker's work and budget; network_bytes_per_second: its sending rate while all workers send."""
+class WorkerSpec:
+    """A worker's work, budget and rates."""
 
     work: Work
     budget: Budget
     rates: Rates | None
-    network_bytes_per_second: float | None
 
 
 @dataclass(frozen=True)
-class Way:
+class SharingPlan:
     """A way to share, the reason for it, and the division that fits all workers.
 
     sent_bytes: the most that a worker sends in an epoch; turn_bytes: the part of it for passing on one item block.
@@ -55,10 +54,10 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Team:
+class TeamSpec:
     """The members by rank, their weights, the share of one member, and place_tokens[epoch][rank][place]."""
 
-    members: Sequence[Member]
+    members: Sequence[WorkerSpec]
     weights: Sequence[float]
     share: Share
     place_tokens: Sequence[Sequence[Sequence[int]]]
@@ -68,18 +67,20 @@ class Team:
         return self.members[0].budget.device_bytes is not None
 
 
-def form_team(members: Sequence[Member], weights: Sequence[float], share: Share, config: TrainConfig) -> Team:
+def form_team(members: Sequence[WorkerSpec], weights: Sequence[float], share: Share, config: TrainConfig) -> TeamSpec:
     """Return the team of these members, with their tokens at each place of each epoch."""
     orders = (partition_order(config.seed, epoch, len(share.tokens)) for epoch in range(config.epochs))
-    return Team(members, weights, share, [share.place_tokens(order).tolist() for order in orders])
+    return TeamSpec(members, weights, share, [share.place_tokens(order).tolist() for order in orders])
 
 
-def plan_together(team: Team, sizes: Sizes, config: TrainConfig, began: Way | None = None) -> list[Plan]:
-    """Return the plan of every worker. `began`: the way of a resumed training, which is kept as its order depends on it.
+def plan_together(
+    team: TeamSpec, sizes: Sizes, config: TrainConfig, resumed_from: SharingPlan | None = None
+) -> list[Plan]:
+    """Return the plan of every worker. `resumed_from`: the way of a resumed training, which is kept as its order depends on it.
 
     Raises ConfigError when the settings do not allow the way, ResourceError with the numbers when nothing fits.
     """
-    way = choose_way(team, sizes, config) if began is None else keep_way(team, sizes, began)
+    way = choose_way(team, sizes, config) if resumed_from is None else keep_plan(team, sizes, resumed_from)
     sized, plans = replace(sizes, sharing=way.sharing), []
     num_users = sum(member.work.num_users for member in team.members)
     for rank, member in enumerate(team.members):
@@ -96,7 +97,7 @@ def plan_together(team: Team, sizes: Sizes, config: TrainConfig, began: Way | No
     return plans
 
 
-def choose_way(team: Team, sizes: Sizes, config: TrainConfig) -> Way:
+def choose_way(team: TeamSpec, sizes: Sizes, config: TrainConfig) -> SharingPlan:
     """Return the best way that fits every worker."""
     if config.sharing == "sharded" and not sizes.can_split:
         raise ConfigError(
@@ -126,28 +127,29 @@ def choose_way(team: Team, sizes: Sizes, config: TrainConfig) -> Way:
     return replace(replicated, why="nothing else fits every worker")
 
 
-def keep_way(team: Team, sizes: Sizes, began: Way) -> Way:
+def keep_plan(team: TeamSpec, sizes: Sizes, resumed_from: SharingPlan) -> SharingPlan:
     """Return the way that a training began with. Raises ResourceError if it no longer fits."""
-    sized = replace(sizes, sharing=began.sharing)
-    places = _chunk_places(team, sized, began.num_blocks)
-    if began.num_blocks > 1:
-        places = began.chunk_places if places >= began.chunk_places else 0
+    sized = replace(sizes, sharing=resumed_from.sharing)
+    places = _chunk_places(team, sized, resumed_from.num_blocks)
+    if resumed_from.num_blocks > 1:
+        places = resumed_from.chunk_places if places >= resumed_from.chunk_places else 0
     if places == 0:
         raise ResourceError(
-            f"this training began with {began.sharing.num_workers} workers, {began.sharing.mode}, in {began.num_blocks} item "
-            f"blocks and chunks of {began.chunk_places} places, which no longer fit: raise --host-memory"
+            f"this training began with {sized.sharing.num_workers} workers, {sized.sharing.mode}, in "
+            f"{resumed_from.num_blocks} item blocks and chunks of {resumed_from.chunk_places} places, which no longer fit: "
+            "raise --host-memory"
         )
-    return replace(_way(team, sized, began.num_blocks, places), why="this training began so")
+    return replace(_way(team, sized, resumed_from.num_blocks, places), why="this training began so")
 
 
-def _sharing(team: Team, config: TrainConfig, mode: str) -> Sharing:
+def _sharing(team: TeamSpec, config: TrainConfig, mode: str) -> Sharing:
     num_tokens = sum(member.work.num_tokens for member in team.members)
     tokens = config.exchange_tokens or max(1.0, num_tokens / len(team.members) / EXCHANGES_PER_EPOCH)
     staleness = config.staleness if mode == "asynchronous" else 0
     return Sharing(mode, tuple(team.weights), tokens, staleness, cuts_places=not team.is_on_gpu)
 
 
-def _fit(team: Team, sizes: Sizes, config: TrainConfig, mode: str) -> Way | None:
+def _fit(team: TeamSpec, sizes: Sizes, config: TrainConfig, mode: str) -> SharingPlan | None:
     """Return this way of sharing with a division that fits all workers; None if none fits."""
     sized = replace(sizes, sharing=_sharing(team, config, mode))
     for num_blocks in sized.sharing.block_counts(sizes.can_split, MAX_BLOCKS):
@@ -163,7 +165,7 @@ def _fit(team: Team, sizes: Sizes, config: TrainConfig, mode: str) -> Way | None
     return None
 
 
-def _chunk_places(team: Team, sizes: Sizes, num_blocks: int) -> int:
+def _chunk_places(team: TeamSpec, sizes: Sizes, num_blocks: int) -> int:
     """Return the most places of a chunk that fit every worker; 0 if a worker has no room for one."""
     found = []
     for rank, member in enumerate(team.members):
@@ -173,7 +175,7 @@ def _chunk_places(team: Team, sizes: Sizes, num_blocks: int) -> int:
     return min(found)
 
 
-def _way(team: Team, sizes: Sizes, num_blocks: int, chunk_places: int) -> Way:
+def _way(team: TeamSpec, sizes: Sizes, num_blocks: int, chunk_places: int) -> SharingPlan:
     sharing = sizes.sharing
     num_chunks = -(-team.share.num_places // chunk_places)
     most = [np.tile(np.max(epoch, axis=0) / num_blocks, num_blocks) for epoch in team.place_tokens]
@@ -184,10 +186,12 @@ def _way(team: Team, sizes: Sizes, num_blocks: int, chunk_places: int) -> Way:
     turn_bytes = PAGE_BYTES + block_bytes + rows_bytes if sharing.is_sharded else 0
     exchanged += 0 if sharing.is_alone else sizes.trail_bytes  # every worker has the trail's item table
     summed_bytes = sum(counts) / len(counts) * sent_by_sum(exchanged, sharing.num_workers)
-    return Way(sharing, num_blocks, chunk_places, num_chunks * num_blocks * turn_bytes + summed_bytes, turn_bytes)
+    return SharingPlan(
+        sharing, num_blocks, chunk_places, num_chunks * num_blocks * turn_bytes + summed_bytes, turn_bytes
+    )
 
 
-def _refuse(team: Team, sizes: Sizes, config: TrainConfig, mode: str) -> Way:
+def _refuse(team: TeamSpec, sizes: Sizes, config: TrainConfig, mode: str) -> SharingPlan:
     sized = replace(sizes, sharing=_sharing(team, config, mode))
     least = min(team.members, key=lambda member: member.budget.host_bytes)
     raise ResourceError(
@@ -195,14 +199,14 @@ def _refuse(team: Team, sizes: Sizes, config: TrainConfig, mode: str) -> Way:
     )
 
 
-def _reasons(team: Team, sizes: Sizes, way: Way) -> list[str]:
+def _reasons(team: TeamSpec, sizes: Sizes, way: SharingPlan) -> list[str]:
     num_tokens = max(1, sum(member.work.num_tokens for member in team.members))
     shares = ", ".join(f"{member.work.num_tokens / num_tokens:.1%}" for member in team.members)
     lines = [f"{len(team.members)} workers have {shares} of the tokens"]
-    networks = [member.network_bytes_per_second for member in team.members if member.network_bytes_per_second]
+    rates = [member.rates for member in team.members if member.rates]
     seconds = [member.work.num_tokens / member.rates.tokens_per_second for member in team.members if member.rates]
-    is_known = networks and len(seconds) == len(team.members) and max(seconds) > 0
-    share = way.sent_bytes / min(networks) / max(seconds) if is_known else 0.0
+    is_known = len(rates) == len(team.members) and max(seconds) > 0
+    share = way.sent_bytes / min(one.network_bytes_per_second for one in rates) / max(seconds) if is_known else 0.0
     time_share = f"; about {share:.0%} of the training's time" if share else ""
     sent = f"a worker sends {size(round(way.sent_bytes))} an epoch{time_share}; taken because {way.why}"
     if way.sharing.is_sharded:

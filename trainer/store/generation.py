@@ -6,7 +6,7 @@
     store/items-00000-g000007.safetensors      an item block: "outputs" float32[R, D], "output_squares" float32[R], and
                                    with context "inputs" and "input_squares"; with a tree, outputs are its rows. One of
                                    several blocks has "rows" uint32[R], its rows of the table; all share the first ones
-    store/trail-00000-g000007.safetensors       the item table of the trail, never divided: the same, and "lags" float32[2 W, 1]
+    store/trail-00000-g000007.safetensors   the item table of another part, never divided; the trail's with "lags" float32[2 W, 1]
     store/pinned/<release>.json    a copy of a manifest whose files are kept: a release that may be served or restored
 
 New files are written beside the old ones; until a manifest lists them they may be overwritten. When all are on the disk, a rename
@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from surf2vec.trainer.config import REMOVED, TrainConfig, config_from_dict
+from surf2vec.trainer.config import TrainConfig, config_from_dict
 from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.model.rows import Items, TrailItems
 from surf2vec.trainer.store.images import Arrays, Image, make_image, map_image, read_image
-from surf2vec.trainer.store.layout import items_in, items_of, read_rows, shapes_of_items, trail_in
+from surf2vec.trainer.store.layout import items_in, items_of, read_rows, shapes_of_items
 from surf2vec.trainer.store.manifests import STORE_MANIFEST, explain_damage, read_manifest
 from surf2vec.trainer.system.files import verify_size
 
@@ -60,7 +60,7 @@ class Generation:
 
     @property
     def vector_size(self) -> int:
-        """Dimensions of both parts together."""
+        """Dimensions of all parts together."""
         return self.manifest["vector_size"]
 
     @property
@@ -73,17 +73,10 @@ class Generation:
         """Whether held-out users were refitted on their full histories, so that it cannot be evaluated."""
         return self.manifest["stage"] not in ("training", "trained")
 
-    @property
+    @cached_property
     def config(self) -> TrainConfig:
-        """The settings that it was trained with. Settings added since have values without effect; one was removed."""
-        settings = {
-            "parts": "interest",
-            "bias": 0.0,
-            "discount": 0.0,
-            "negative_weight": 1.0,
-            "tile_users": 1,
-        } | self.manifest["config"]
-        return config_from_dict({name: value for name, value in settings.items() if name not in REMOVED})
+        """The settings that it was trained with."""
+        return config_from_dict(self.manifest["config"])
 
     @property
     def bias(self) -> float:
@@ -142,19 +135,18 @@ class Generation:
         """Return the rows of the item table in one of several blocks, uint32[R]; None for the only block."""
         return self._mapped_blocks[block]["rows"] if self.num_blocks > 1 else None
 
-    def map_items(self) -> Items:
-        """Return the items of a table in one block, mapped read-only from disk. Raises DamageError when the file was altered."""
+    def map_items(self, part: str = "interest") -> Items:
+        """Return the item table of a part, of the interest in one block, mapped read-only from disk. Raises DamageError."""
+        if part != "interest":
+            return self._mapped_tables[part]
         (arrays,) = self._mapped_blocks.values()
         return items_of(arrays)
 
-    @cached_property
+    @property
     def trail(self) -> TrailItems | None:
         """The item table of the trail, mapped read-only from disk; None without a trail. Raises DamageError."""
-        entry = self.manifest.get("trail")
-        if entry is None:
-            return None
-        with explain_damage(self.folder):
-            return trail_in(map_image(self.folder / entry["file"], entry))
+        table = self._mapped_tables.get("trail")
+        return table if isinstance(table, TrailItems) else None
 
     def gather_items(self, rows: NDArray[np.uint32] | None, num_rows: int) -> Image:
         """Return the image of an item block with these rows uint32[n] of the table, or all, gathered from all blocks.
@@ -184,6 +176,13 @@ class Generation:
             entries = self.item_entries().items()
             return {block: map_image(self.folder / entry["file"], entry) for block, entry in entries}
 
+    @cached_property
+    def _mapped_tables(self) -> dict[str, Items]:
+        """The item tables of the parts beside the interest, mapped from disk."""
+        with explain_damage(self.folder):
+            entries = self.manifest["tables"].items()
+            return {part: items_of(map_image(self.folder / entry["file"], entry)) for part, entry in entries}
+
     def _iterate_blocks(self) -> Iterator[tuple[NDArray[np.uint32], Arrays]]:
         """Yield the table rows and the arrays of each trained block. The one that was last in memory, the newest, comes last."""
         last = self.manifest.get("resident_block", 0)
@@ -192,11 +191,9 @@ class Generation:
 
     def files(self) -> dict[str, dict[str, Any]]:
         """Return every file of the generation by name, with its size and checksum."""
-        items = self.manifest["items"]
         users = self.manifest["users"].values()
         deltas = [entry["delta"] for entry in users if "delta" in entry]
-        blocks = items if isinstance(items, list) else [items]  # format 2: one
-        entries = [*users, *deltas, *blocks, self.manifest.get("trail")]
+        entries = [*users, *deltas, *self.manifest["items"], *self.manifest["tables"].values()]
         return {entry["file"]: entry for entry in entries if entry}
 
     def item_entries(self) -> dict[int, dict[str, Any]]:

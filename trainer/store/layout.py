@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surf2vec.trainer.model.rows import Items, Rows, TrailItems
-from surf2vec.trainer.store.images import Arrays, Image, Shapes, image_of, read_image
+from surf2vec.trainer.store.images import Arrays, Image, Shapes, image_of, make_image, read_image
 from surf2vec.trainer.store.manifests import explain_damage
 from surf2vec.trainer.system.memory import Bytes
 
@@ -70,23 +70,15 @@ def items_in(image: Image) -> Items:
 
 
 def items_of(arrays: Arrays) -> Items:
-    """Return the item table, or block of it, in the arrays of a file."""
-    return Items(Rows(arrays["outputs"], arrays["output_squares"]), Rows(arrays["inputs"], arrays["input_squares"]))
+    """Return the item table, or block of it, in the arrays of a file; a TrailItems if it has lags."""
+    names = [name for name in ("outputs", "inputs", "lags") if name in arrays]
+    kind = TrailItems if "lags" in names else Items
+    return kind(*(Rows(arrays[name], arrays[_squares(name)]) for name in names))
 
 
-def trail_in(arrays: Arrays) -> TrailItems:
-    """Return the trail's item table in the arrays of its file."""
-    items = items_of(arrays)
-    return TrailItems(items.outputs, items.inputs, Rows(arrays["lags"], arrays["lag_squares"]))
-
-
-def image_of_trail(trail: TrailItems, spare: Bytes | None = None) -> Image:
-    """Return the image of the trail's file with a copy of its item table."""
-    arrays = {
-        "outputs": trail.outputs.vectors, "inputs": trail.inputs.vectors, "lags": trail.lags.vectors,
-        "output_squares": trail.outputs.squares, "input_squares": trail.inputs.squares, "lag_squares": trail.lags.squares,
-    }  # fmt: skip
-    return image_of(arrays, spare)
+def _squares(name: str) -> str:
+    """Return the name of the array with the optimizer's sums of a table's rows."""
+    return f"{name[:-1]}_squares"
 
 
 def image_of_rows(rows: Rows) -> Image:
@@ -96,10 +88,8 @@ def image_of_rows(rows: Rows) -> Image:
 
 def image_of_items(items: Items, rows: NDArray[np.uint32] | None = None, spare: Bytes | None = None) -> Image:
     """Return the image of an item block's file with a copy of these items. rows: the table rows in one of several blocks."""
-    arrays = {
-        "outputs": items.outputs.vectors, "inputs": items.inputs.vectors,
-        "output_squares": items.outputs.squares, "input_squares": items.inputs.squares,
-    }  # fmt: skip
+    arrays = {name: table.vectors for name, table in vars(items).items()}
+    arrays |= {_squares(name): table.squares for name, table in vars(items).items()}
     return image_of(arrays if rows is None else arrays | {"rows": rows}, spare)
 
 
@@ -112,3 +102,19 @@ def shapes_of_items(num_outputs: int, vector_size: int, num_inputs: int = 0, has
         "outputs": (np.float32, (num_outputs, vector_size)), "inputs": (np.float32, (num_inputs, vector_size)),
         "output_squares": (np.float32, (num_outputs,)), "input_squares": (np.float32, (num_inputs,)),
     } | ({"rows": (np.uint32, (num_outputs,))} if has_rows else {})  # fmt: skip
+
+
+def join_items(older: Items, newer: Items) -> Image:
+    """Return the image of an item table with the items of `older`, then those of `newer`. Lags, if any, are the older's."""
+    tables = {name: [rows, getattr(newer, name)] for name, rows in vars(older).items()}
+    tables |= {"lags": [older.lags]} if isinstance(older, TrailItems) else {}
+    counts = {name: sum(len(rows.squares) for rows in all_rows) for name, all_rows in tables.items()}
+    shapes: Shapes = {name: (np.float32, (counts[name], rows[0].vectors.shape[1])) for name, rows in tables.items()}
+    image = make_image(shapes | {_squares(name): (np.float32, (count,)) for name, count in counts.items()})
+    for name, all_rows in tables.items():
+        start = 0
+        for rows in all_rows:
+            places = slice(start, start + len(rows.squares))
+            image.arrays[name][places], image.arrays[_squares(name)][places] = rows.vectors, rows.squares
+            start = places.stop
+    return image

@@ -8,7 +8,7 @@ from typing import Any
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.system.files import raise_if_unwritten, read_json, write_manifest_json
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 STORE_MANIFEST = "MANIFEST.json"
 
 

@@ -1,11 +1,10 @@
 """Writes to a store: its lock, the next generation, pinned manifests, and the removal of files that no manifest names."""
 
-import fcntl
 import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from surf2vec.trainer.store.layout import Delta
 from surf2vec.trainer.store.manifests import STORE_MANIFEST, explain_damage, read_manifest, write_manifest
 from surf2vec.trainer.system.files import (
     TEMPORARY_SUFFIX,
+    lock,
     make_folder,
     raise_if_unwritten,
     read_json,
@@ -25,7 +25,7 @@ from surf2vec.trainer.system.files import (
 )
 from surf2vec.trainer.system.memory import Bytes
 
-_DATA_FILE = re.compile(r"(?:users|items|delta|trail)-\d{5}-g(\d{6,})\.safetensors")
+_DATA_FILE = re.compile(r"[a-z]+-\d{5}-g(\d{6,})\.safetensors")
 
 
 @contextmanager
@@ -34,28 +34,21 @@ def lock_store(folder: Path, rank: int = 0) -> Iterator[None]:
 
     Raises ResourceError, naming the process, when another trainer holds it.
     """
-    way_out = "give another folder or permit writing"
-    try:
-        make_folder(folder)
-        file = open(folder / (f".lock-{rank}" if rank else ".lock"), "a+", encoding="utf-8")  # noqa: SIM115 (closed below, after the lock)
-    except OSError as error:
-        raise ResourceError(f"cannot write to the store {folder}: {error.strerror}; {way_out}") from None
-    with file:
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise ResourceError(f"cannot write to the store {folder}: {way_out}")
+
+    def refuse(holder: str) -> None:
+        raise ResourceError(f"{holder} is training on the store {folder}: wait for it, or use another store")
+
+    with ExitStack() as held:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            holder = file.read().strip() or "another process"
+            make_folder(folder)
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(13, "no write permission")
+            held.enter_context(lock(folder / (f".lock-{rank}" if rank else ".lock"), f"process {os.getpid()}", refuse))
+        except OSError as error:
             raise ResourceError(
-                f"{holder} is training on the store {folder}: wait for it, or give another store"
+                f"cannot write to the store {folder}: {error.strerror}; use another folder or permit writing"
             ) from None
-        file.truncate(0)
-        with suppress(OSError):  # a full disk: messages then do not name the holder
-            os.write(file.fileno(), f"process {os.getpid()}".encode())
         yield
-        file.truncate(0)
 
 
 class Writer:
@@ -67,12 +60,12 @@ class Writer:
 
     def __init__(
         self, folder: Path, generation: int, users: dict[str, Any], items: dict[int, Any] | None = None,
-        has_others: bool = False, trail: dict[str, Any] | None = None,
+        has_others: bool = False, tables: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        """`users`, `items`, `trail`: the entries that the next generation starts from, by micro-partition and by block."""
+        """`users`, `items`, `tables`: the entries that the next generation starts from, by micro-partition, block and part."""
         self.folder, self.generation = folder, generation
         self.users, self.items = dict(users), dict(items or {})
-        self.has_others, self.trail = has_others, trail
+        self.has_others, self.tables = has_others, dict(tables or {})
         self._fresh: dict[str, dict[str, Any]] = {"users": {}, "items": {}}
         self._unsynced: set[str] = set()
 
@@ -103,13 +96,13 @@ class Writer:
         """Write an item block; the next commit includes it."""
         self.items[block] = self._fresh["items"][str(block)] = self._write(f"items-{block:05d}", image)
 
-    def read_trail(self) -> Image | None:
-        """Read the image of the trail's item table as last written, committed or not; None if there is none."""
-        return self._read(self.trail, None) if self.trail else None
+    def read_table(self, part: str) -> Image | None:
+        """Read the image of a part's item table as last written, committed or not; None if there is none."""
+        return self._read(self.tables[part], None) if part in self.tables else None
 
-    def write_trail(self, image: Image) -> None:
-        """Write the trail's item table; the next commit includes it."""
-        self.trail = self._write("trail-00000", image)
+    def write_table(self, part: str, image: Image) -> None:
+        """Write the item table of a part beside the interest; the next commit includes it."""
+        self.tables[part] = self._write(f"{part}-00000", image)
 
     def sync(self) -> None:
         """Wait until all files of this writer are on the disk, with their names. Raises ResourceError when that fails."""
@@ -132,12 +125,12 @@ class Writer:
     def commit(self, values: dict[str, Any]) -> Generation:
         """Commit the written files as the next generation, with `values` in its manifest; then remove unreferenced files."""
         items = [self.items.get(block) for block in range(values["num_blocks"])]  # None: not trained yet
-        trail = {"trail": self.trail} if self.trail else {}
-        return self._put_manifest(values | {"users": dict(self.users), "items": items} | trail)
+        tables = values.get("tables", {}) | self.tables
+        return self._put_manifest(values | {"users": dict(self.users), "items": items, "tables": tables})
 
     def commit_again(self, older: Generation, values: dict[str, Any]) -> Generation:
         """Commit the files of an older generation as the next one, to return to the best epoch."""
-        names = ("users", "items", "trail", "num_blocks", "resident_block", "recency")
+        names = ("users", "items", "tables", "num_blocks", "resident_block", "recency")
         kept = {name: older.manifest[name] for name in names if name in older.manifest}
         return self._put_manifest(values | kept)
 
@@ -181,9 +174,8 @@ def open_pinned(folder: Path, name: str) -> Generation:
 
 def find_pinned(folder: Path, name: str) -> Generation | None:
     """Return the pinned generation, or None if it is missing. Raises DamageError if it was altered."""
-    path = folder / "pinned" / f"{name}.json"
     with explain_damage(folder):
-        return open_pinned(folder, name) if path.exists() else None
+        return open_pinned(folder, name) if (folder / "pinned" / f"{name}.json").exists() else None
 
 
 def unpin_best(folder: Path) -> None:

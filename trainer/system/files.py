@@ -1,14 +1,16 @@
-"""Files that survive a crash: write under a temporary name, fsync, rename, fsync the folder.
+"""Files that survive a crash: write under a temporary name, fsync, rename, fsync the folder. And locks between processes.
 
 A reader sees the old file or the new one, never a part. This module does not depend on the content of files.
 """
 
+import ctypes
+import fcntl
 import hashlib
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -20,6 +22,7 @@ from surf2vec.trainer.errors import DamageError, ResourceError
 TEMPORARY_SUFFIX = ".tmp"
 SYNCED_AT_ONCE = 8
 VERIFIED_AT_ONCE = 2
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _DIGEST = "digest"  # the key of the digest of all other values in a JSON file
 _DOCTOR = "`surf2vec doctor` shows how to repair it"
 
@@ -38,6 +41,106 @@ def replace_file(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+@contextmanager
+def replace_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder that becomes `path` unless the block raises. The block syncs its files, this the folders.
+
+    Raises ResourceError if it cannot be written to.
+    """
+    new = path.with_name(f".{path.name}.new{TEMPORARY_SUFFIX}")
+    try:
+        shutil.rmtree(new, ignore_errors=True)
+        make_folder(new)
+        yield new
+        sync_folders(new)  # hard links in it would be lost with the folder that is replaced
+        put_folder(new, path)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ResourceError(f"cannot write {path}: {reason}; free or widen that disk, then run again") from None
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def put_folder(new: Path, path: Path) -> None:
+    """Durably rename the synced folder `new` to `path`, and remove the folder that was there.
+
+    On Linux the two exchange their names in one step. Elsewhere `restore_folder` completes what a crash left between two renames.
+    """
+    old = _replaced(path)
+    shutil.rmtree(old, ignore_errors=True)
+    if path.exists() and _exchange(new, path):
+        new.rename(old)
+    else:
+        if path.exists():
+            path.rename(old)
+        new.rename(path)
+    sync_folder(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def restore_folder(path: Path) -> None:
+    """Bring back the folder `path` if `put_folder` was killed between two renames; remove what it was to remove."""
+    old = _replaced(path)
+    if old.exists() and not path.exists():
+        old.rename(path)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder. It is renamed first, so that no reader finds an incomplete one."""
+    old = _replaced(path)
+    shutil.rmtree(old, ignore_errors=True)
+    os.replace(path, old)
+    shutil.rmtree(old)
+
+
+def _replaced(path: Path) -> Path:
+    return path.with_name(f".{path.name}.old{TEMPORARY_SUFFIX}")
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange the names of two folders in one step. Returns False where the system cannot (only Linux can)."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    return rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0
+
+
+@contextmanager
+def lock(path: Path, holder: str = "", on_wait: Callable[[str], None] = lambda holder: None) -> Iterator[None]:
+    """Hold the lock of the file `path`, which the operating system releases when the process dies. The file names its holder.
+
+    on_wait: called with the holder's name before waiting for it; may raise. The block may remove the file.
+    """
+    while True:
+        with open(path, "a+", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                on_wait(file.read().strip() or "another process")
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if not (path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())):
+                continue  # another process held the lock and removed its file
+            file.truncate(0)
+            with suppress(OSError):  # a full disk: messages then do not name the holder
+                os.write(file.fileno(), holder.encode())
+            yield
+            file.truncate(0)
+            return
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds the lock of a file; False if the file does not exist."""
+    with suppress(FileNotFoundError, NotADirectoryError), open(path, "r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from surf2vec.trainer.draws import epoch_key
 from surf2vec.trainer.kernels.signature import Pass
 from surf2vec.trainer.plan.alone import Plan
 from surf2vec.trainer.plan.schedule import (
-    Step,
+    ScheduleStep,
     learning_rates,
     partition_order,
     place_offsets,
@@ -39,7 +39,7 @@ class Visit:
     position: int
     index: int
     is_last: bool
-    step: Step
+    step: ScheduleStep
     partition: int
     resident: Resident
     histories: Histories
@@ -124,7 +124,7 @@ class Course:
         """Return this worker's micro-partitions at each place of an epoch."""
         return _places(self.share, self.config.seed, epoch)[0]
 
-    def step(self, position: int) -> Step | None:
+    def step(self, position: int) -> ScheduleStep | None:
         """Return the step at a position; None after the end of training."""
         if position >= self.num_positions:
             return None
@@ -134,12 +134,12 @@ class Course:
             return step
         return replace(step, block=ring_block(share.rank, step.turn, share.num_workers, plan.num_blocks))
 
-    def partitions(self, step: Step, first_place: int | None = None) -> list[int]:
+    def partitions(self, step: ScheduleStep, first_place: int | None = None) -> list[int]:
         """Return the micro-partitions of the step's chunk in order, from `first_place` on if given."""
         start = step.chunk.start if first_place is None else first_place
         return [int(p) for place in self.places(step.epoch)[start : step.chunk.stop] for p in place]
 
-    def partitions_at(self, step: Step) -> list[int]:
+    def partitions_at(self, step: ScheduleStep) -> list[int]:
         """Return the micro-partitions at the step's place."""
         return self.places(step.epoch)[step.place].tolist()
 
@@ -159,7 +159,7 @@ class Course:
         tokens = np.concatenate([np.tile(chunk_tokens, num_blocks) for chunk_tokens in chunks]) / num_blocks
         return count_exchanges(tokens, self.plan.sharing)
 
-    def visit(self, position: int, index: int, step: Step, resident: Resident, targets: Targets) -> Visit:
+    def visit(self, position: int, index: int, step: ScheduleStep, resident: Resident, targets: Targets) -> Visit:
         """Return the visit of one of a position's micro-partitions, with the item block of the step."""
         config, num_blocks = self.config, self.plan.num_blocks
         histories = resident.histories

@@ -18,7 +18,8 @@ from surf2vec.trainer.store.tokens import Histories
 MAX_SAMPLE_USERS = 512  # of a micro-partition: 8 of them give a standard error of about 1 %
 MIN_SAMPLE_USERS, SAMPLE_SHARE = 64, 8  # of small ones at most every eighth, so that measuring stays cheap
 MAX_POINTS = 100
-NUM_SUMS = 8
+MEASURED_PARTS = ("interest", "trail")
+NUM_SUMS = 4 * len(MEASURED_PARTS)
 MAX_SAMPLES = 2 * MAX_SAMPLE_USERS  # a training token and a held-out item each
 
 
@@ -136,7 +137,7 @@ def first_users(is_eligible: NDArray[np.bool_]) -> NDArray[np.int64]:
 @dataclass
 class Curve:
     """Points of the curve, and the sums for the next point and for the epoch's mean: of losses and their number, on the sample
-    and held out, first of the interest, then of the trail.
+    and held out, for each of MEASURED_PARTS.
     """
 
     points: list[dict[str, Any]] = field(default_factory=list)
@@ -161,14 +162,15 @@ class Curve:
                 first += len(items)
             losses = token_losses(targets, users[user_rows], outputs, items, negatives, rows)
             sums += [float(losses.sum()), len(items)]
-        self.add_sums([*sums, 0.0, 0.0, 0.0, 0.0])
+        self.add_part("interest", sums)
 
-    def measure_trail(self, sums: list[float]) -> None:
-        """Add a visit's sums of the trail's losses, as of TrailSlot.measure."""
-        self.add_sums([0.0, 0.0, 0.0, 0.0, *sums])
+    def add_part(self, part: str, sums: list[float]) -> None:
+        """Add a part's losses and their number, on the sample and held out."""
+        first = 4 * MEASURED_PARTS.index(part)
+        self.add_sums([*[0.0] * first, *sums, *[0.0] * (NUM_SUMS - first - 4)])
 
     def add_sums(self, sums: list[float]) -> None:
-        """Add sums of other workers: (sum, number) of losses and of held-out losses."""
+        """Add the sums of all parts, as of other workers."""
         self.point_sums = [a + b for a, b in zip(self.point_sums, sums, strict=True)]
         self.epoch_sums = [a + b for a, b in zip(self.epoch_sums, sums, strict=True)]
 
@@ -181,10 +183,12 @@ class Curve:
 
 
 def losses(sums: list[float]) -> dict[str, float | None]:
-    """Return the mean of each pair (sum, number); None without measurements. A trail that stands alone has the plain names."""
+    """Return the mean of each pair (sum, number); None without measurements. The first measured part has the plain names."""
     means = [total / num if num else None for total, num in zip(sums[::2], sums[1::2], strict=True)]
-    names = ["loss", "heldout_loss"]
-    both = [*names, "trail_loss", "trail_heldout_loss"]
-    if means[2] is None:
-        return dict(zip(names, means, strict=False))
-    return dict(zip(both, means, strict=True)) if means[0] is not None else dict(zip(names, means[2:], strict=True))
+    pairs = dict(zip(MEASURED_PARTS, zip(means[::2], means[1::2], strict=True), strict=True))
+    measured = [part for part, (loss, _) in pairs.items() if loss is not None] or [MEASURED_PARTS[0]]
+    named: dict[str, float | None] = {}
+    for part in measured:
+        prefix = "" if part == measured[0] else f"{part}_"
+        named |= dict(zip((f"{prefix}loss", f"{prefix}heldout_loss"), pairs[part], strict=True))
+    return named

@@ -42,7 +42,7 @@ from surf2vec.trainer.kernels.device import (
 from surf2vec.trainer.model.rows import Items
 from surf2vec.trainer.training.course import Ended, Visit
 from surf2vec.trainer.training.curve import Targets
-from surf2vec.trainer.training.device_memory import DeviceMemory, Largest, Place, Seat
+from surf2vec.trainer.training.device_memory import DeviceMemory, MaxSizes, Place, Seat
 from surf2vec.trainer.training.device_trail import DeviceTrailSlot
 from surf2vec.trainer.training.engine import Engine
 from surf2vec.trainer.training.record import Record
@@ -102,7 +102,7 @@ class DeviceEngine(Engine):
     looks_ahead = True
 
     def __init__(
-        self, accelerator: Accelerator, config: TrainConfig, largest: Largest, record: Record, trail: TrailSlot | None = None,
+        self, accelerator: Accelerator, config: TrainConfig, largest: MaxSizes, record: Record, trail: TrailSlot | None = None,
         exchange: Exchange | None = None,
     ) -> None:  # fmt: skip
         self.trail, self.exchange = trail, exchange

@@ -16,7 +16,7 @@ from surf2vec.trainer.training.curve import MAX_SAMPLES
 
 
 @dataclass(frozen=True)
-class Largest:
+class MaxSizes:
     """The most users and tokens of a micro-partition, and rows of an item block.
 
     launch: users of a launch at most (None: no limit); at_once: micro-partitions trained at the same time; staying: where all
@@ -102,7 +102,7 @@ class DeviceMemory:
     seat, and one seat more than visits are trained at once. Pinned on the host: the tray, from which a visit's arrays are copied.
     """
 
-    def __init__(self, device: torch.device, config: TrainConfig, largest: Largest, pinned: PinnedPages) -> None:
+    def __init__(self, device: torch.device, config: TrainConfig, largest: MaxSizes, pinned: PinnedPages) -> None:
         self.device, self.pinned, self.dims, self.has_halves = (
             device, pinned, config.interest_size, config.dtype == "bfloat16",
         )  # fmt: skip
@@ -153,7 +153,7 @@ class DeviceMemory:
         for name, length in lengths.items():
             arrays[name][:length].copy_(as_tensor(self.tray[name][:length]), non_blocking=True)
 
-    def _make_seat(self, names: list[str], largest: Largest, num_sampled: int) -> Seat:
+    def _make_seat(self, names: list[str], largest: MaxSizes, num_sampled: int) -> Seat:
         return Seat(
             {name: self._empty(as_tensor(self.tray[name]).dtype, len(self.tray[name])) for name in names},
             make_scratch(largest.users, largest.tokens, self.device),

@@ -97,7 +97,7 @@ def describe_training(
     }  # fmt: skip
 
 
-def find_generation(folder: Path, name: str, on_event: OnEvent = ignore_event) -> Generation | None:
+def find_generation(folder: Path, name: str) -> Generation | None:
     """Return the store's generation if it belongs to the training with this identity, otherwise None."""
     if not has_generation(folder):
         return None

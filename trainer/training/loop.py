@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from surf2vec.trainer.errors import ConfigError, SurfError
 from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
@@ -18,8 +18,9 @@ from surf2vec.trainer.gensim.warm_start import apply_warm_start
 from surf2vec.trainer.kernels import Kernel, pick_kernel
 from surf2vec.trainer.model.rows import Items
 from surf2vec.trainer.plan.in_flight import users_per_launch
-from surf2vec.trainer.plan.schedule import Step
+from surf2vec.trainer.plan.schedule import ScheduleStep
 from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.images import Image
 from surf2vec.trainer.store.manifests import next_generation
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
 from surf2vec.trainer.store.writer import (
@@ -37,13 +38,19 @@ from surf2vec.trainer.training.curve import MAX_POINTS, Targets
 from surf2vec.trainer.training.engine import Engine
 from surf2vec.trainer.training.item_blocks import ItemBlocks
 from surf2vec.trainer.training.job import Job, choose_parts, describe_training, effective_recency
-from surf2vec.trainer.training.preparation import Standing, divide_work, find_standing, prepare_resume, warm_up
+from surf2vec.trainer.training.preparation import TrainingState, divide_work, find_state, prepare_resume, warm_up
 from surf2vec.trainer.training.record import Record
 from surf2vec.trainer.training.redivide import join_item_blocks
 from surf2vec.trainer.training.slots import Background, ItemSlots, RingSlots, Slots
 from surf2vec.trainer.training.team import Requests, Team, Together
 from surf2vec.trainer.training.trail_slot import TrailSlot
 from surf2vec.trainer.workers.group import Workers, join_workers, run_on_first
+
+if TYPE_CHECKING:  # torch takes a second to import
+    from surf2vec.trainer.workers.exchange import Exchange
+
+SIDE_PARTS = {"trail": TrailSlot}
+"""What trains the parts beside the interest."""
 
 
 class StoppedError(SurfError):
@@ -69,17 +76,17 @@ def train(
             run_on_first(workers, lambda: remove_unreferenced(job.store_dir))
         corpus = open_corpus(job.corpus_dir)
         job = replace(job, config=choose_parts(job.config, corpus, on_event))
-        standing = find_standing(job, corpus, workers.rank, on_event)
-        if standing.record.position and not standing.is_done and not resume:
+        state = find_state(job, corpus, workers.rank, on_event)
+        if state.record.position and not state.is_done and not resume:
             raise ConfigError(
                 f"the store {job.store_dir} holds this training at "
-                f"{standing.record.position / standing.manifest['num_positions']:.0%}: "
+                f"{state.record.position / state.manifest['num_positions']:.0%}: "
                 "give --resume to go on with it, or another --store"
             )
-        record, compile_seconds = standing.record, 0.0
-        if not standing.is_done:
-            record, compile_seconds = train_on(job, corpus, standing, workers, on_event, stop)
-        del standing
+        record, compile_seconds = state.record, 0.0
+        if not state.is_done:
+            record, compile_seconds = train_on(job, corpus, state, workers, on_event, stop)
+        del state
         run_on_first(workers, lambda: join_item_blocks(job, corpus, on_event))
         generation = open_generation(job.store_dir)
         trail = generation.trail
@@ -88,10 +95,10 @@ def train(
 
 
 def train_on(
-    job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_event: OnEvent, stop: threading.Event | None
+    job: Job, corpus: Corpus, state: TrainingState, workers: Workers, on_event: OnEvent, stop: threading.Event | None
 ) -> tuple[Record, float]:
     """Train the remaining epochs. Returns the record, and the seconds of compiling. Frees the memory of training."""
-    training = prepare(job, corpus, standing, workers, on_event)
+    training = prepare(job, corpus, state, workers, on_event)
     try:
         with stop_on_sigterm(stop) as stop:
             training.run(stop)
@@ -100,7 +107,7 @@ def train_on(
     return training.record, training.compile_seconds
 
 
-def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_event: OnEvent) -> "Training":
+def prepare(job: Job, corpus: Corpus, state: TrainingState, workers: Workers, on_event: OnEvent) -> "Training":
     """Pick the kernel, make the plan, and create the training. Logs the choices with reasons."""
     config, store_dir = job.training_config, job.store_dir
     if config.trail_size and job.kernel == "gpu" and not workers.is_alone:
@@ -109,7 +116,7 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
         )
     kernel, counts = pick_kernel(job.kernel, config), corpus.count_training_tokens()
     compile_seconds = warm_up(kernel, config, on_event)
-    plan, share = divide_work(kernel, job, corpus, counts, standing.manifest, workers)
+    plan, share = divide_work(kernel, job, corpus, counts, state.manifest, workers)
     for line in (f"kernel={kernel.name}: {kernel.reason}", *plan.reasons):
         log(on_event, line)
     recency = effective_recency(config, corpus, plan.num_blocks)
@@ -118,40 +125,51 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
     blocks = ItemBlocks(config, counts, plan.num_blocks)
     backward = 0.0 if job.schedule else config.trail_backward  # trained vectors end forward, and stay so
     course = Course(config, corpus, plan, blocks, recency, share, backward)
-    prepare_resume(standing, course, store_dir, workers, on_event)
-    record, manifest = standing.record, standing.manifest
-    items_on_disk = standing.generation.item_entries() if standing.generation else {}
+    prepare_resume(state, course, store_dir, workers, on_event)
+    record, manifest = state.record, state.manifest
+    items_on_disk = state.generation.item_entries() if state.generation else {}
     users_on_disk, number = manifest.get("users", {}), next_generation(store_dir)
-    has_others, trail_on_disk = not workers.is_alone, manifest.get("trail")
-    writer = Writer(store_dir, number, users_on_disk, items_on_disk, has_others, trail_on_disk)
+    has_others, tables_on_disk = not workers.is_alone, manifest.get("tables")
+    writer = Writer(store_dir, number, users_on_disk, items_on_disk, has_others, tables_on_disk)
     background, shared_from = Background(record), manifest.get("resident_block")
     kind = RingSlots if plan.sharing.is_sharded else ItemSlots
     items = kind(blocks, writer, background, shared_from, workers)
-    trail = TrailSlot(config, counts, writer, workers.is_first) if config.trail_size else None
-    slots = Slots(corpus, writer, items, trail, background, plan.place_bytes)
-    team = Team(course, record, trail)
+    parts = [SIDE_PARTS[name](config, counts, writer) for name in config.part_sizes if name in SIDE_PARTS]
+
+    def copy_tables() -> dict[str, Image]:
+        return {part.name: part.copy() for part in parts} if workers.is_first else {}
+
+    slots = Slots(corpus, writer, items, copy_tables, background, plan.place_bytes)
+    team = Team(course, record, parts)
     if not workers.is_alone:  # workers exchange the item rows that all of them have
         num_rows = blocks.num_shared_rows if plan.sharing.is_sharded else blocks.num_outputs(0)
-        team = Together(course, record, trail, workers, num_rows, items)
+        team = Together(course, record, parts, workers, num_rows, items)
     if record.position:
         done = f"{record.position:,} of {course.num_positions:,} {team.unit}"
         log(on_event, f"resuming a stopped training: {done} are done")
-    engine = Engine(kernel, trail, team.exchange)
-    if kernel.accelerator is not None and config.interest_size:
-        from surf2vec.trainer.training.device_engine import DeviceEngine  # torch takes a second to import
-        from surf2vec.trainer.training.device_memory import Largest
-
-        most = users_per_launch(config, int(corpus.users[share.own].sum()))
-        staying = tuple(zip(corpus.users.tolist(), corpus.tokens.tolist(), strict=True)) if plan.stays_on_device else ()
-        most_tokens = int(corpus.tokens.max())
-        largest = Largest(
-            int(corpus.users.max()), most_tokens, blocks.num_rows(0), most, plan.at_once, staying, plan.trail_on_device
-        )
-        engine = DeviceEngine(kernel.accelerator, config, largest, record, trail, team.exchange)
-    if standing.warm_start and not standing.generation:
-        num_found = apply_warm_start(items.admit(0), corpus.folder, standing.warm_start)  # there is one block then
+    engine = make_engine(kernel, course, record, parts, team.exchange)
+    if state.warm_start and not state.generation:
+        num_found = apply_warm_start(items.admit(0), corpus.folder, state.warm_start)  # there is one block then
         log(on_event, f"{num_found:,} of {corpus.num_items:,} items begin from the vectors given")
-    return Training(job, standing.identity, record, kernel, course, slots, team, engine, on_event, compile_seconds)
+    return Training(job, state.identity, record, kernel, course, slots, team, engine, on_event, compile_seconds)
+
+
+def make_engine(
+    kernel: Kernel, course: Course, record: Record, parts: list[TrailSlot], exchange: "Exchange | None"
+) -> Engine:
+    """Return the engine of a kernel: in the host's memory, or on a GPU if users are trained."""
+    config, corpus, plan = course.config, course.corpus, course.plan
+    if kernel.accelerator is None or not config.interest_size:
+        return Engine(kernel, parts, exchange)
+    from surf2vec.trainer.training.device_engine import DeviceEngine  # torch takes a second to import
+    from surf2vec.trainer.training.device_memory import MaxSizes
+
+    most = users_per_launch(config, int(corpus.users[course.share.own].sum()))
+    staying = tuple(zip(corpus.users.tolist(), corpus.tokens.tolist(), strict=True)) if plan.stays_on_device else ()
+    most_users, most_tokens, num_rows = int(corpus.users.max()), int(corpus.tokens.max()), course.blocks.num_rows(0)
+    largest = MaxSizes(most_users, most_tokens, num_rows, most, plan.at_once, staying, plan.trail_on_device)
+    trail = parts[0] if parts else None
+    return DeviceEngine(kernel.accelerator, config, largest, record, trail, exchange)
 
 
 @dataclass
@@ -225,7 +243,7 @@ class Training:
         finally:
             self.slots.background.close()
 
-    def _load_position(self, position: int, step: Step) -> None:
+    def _load_position(self, position: int, step: ScheduleStep) -> None:
         """Load the users and items of a position. At the start of a chunk or an item block, begin to read the next one."""
         course, slots, items = self.course, self.slots, self.slots.items
         is_first = self.block < 0
@@ -286,7 +304,7 @@ class Training:
             self.reported_position = record.position
             log_progress(self.on_event, "train", record.position, num_positions, self.team.unit)
             is_point = record.position % -(-num_positions // MAX_POINTS) == 0 or self.is_done
-            if is_point and record.curve.point_sums[1]:
+            if is_point and any(record.curve.point_sums):
                 self.on_event("train", record.add_point(self.course.positions_per_epoch, self.alpha))
         self.clock = time.perf_counter()
 

@@ -1,8 +1,8 @@
 """An incremental night: a training that continues from an older generation, on some of its rows and new ones.
 
-    begin_night   writes the store's generation at position 0: the base's items, new items, and the changed users fitted to
+    start_night   writes the store's generation at position 0: the base's items, new items, and the changed users fitted to
                   them. Training resumes from it as after a crash, with few epochs (`Job.schedule`).
-    begin_full    begins a full night near the base's space: items, and users with unchanged tokens, begin with the base's
+    start_full_night    begins a full night near the base's space: items, and users with unchanged tokens, begin with the base's
                   vectors; the others begin at random
     fold_night    commits the trained rows beside the base's files: as a delta for each micro-partition, while it is small
 
@@ -22,20 +22,19 @@ from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.events import OnEvent, ignore_event, log_progress
 from surf2vec.trainer.kernels.first_rows import at_rest, begin_items, begin_trail, begin_users
-from surf2vec.trainer.model.rows import Rows, TrailItems, join_rows
+from surf2vec.trainer.model.rows import PER_ITEM, Items, Rows
 from surf2vec.trainer.store.generation import Generation, open_generation
-from surf2vec.trainer.store.images import Image, make_image, read_image
+from surf2vec.trainer.store.images import Image, read_image
 from surf2vec.trainer.store.layout import (
     Delta,
     delta_in,
     image_of_items,
     image_of_rows,
-    image_of_trail,
     items_in,
+    join_items,
     lay_over,
     merge_deltas,
     read_rows,
-    shapes_of_items,
 )
 from surf2vec.trainer.store.manifests import next_generation
 from surf2vec.trainer.store.tokens import Corpus, Histories, matching_partitions
@@ -48,24 +47,27 @@ FULL_FILE_SHARE = 4
 """A delta with more than one row in so many is not worth a second file."""
 KNOWN_SQUARES = 20.0
 """The first Adagrad sum of known rows in a full night: twice that at the end of a training, so that they move less."""
-TRAIL_CAUTION = 3.0
-"""The factor of the Adagrad sums of the trail's known rows in a full night: they move less, for the same reason."""
+KNOWN_ITEM_SQUARES = {"interest": (0.0, KNOWN_SQUARES), "trail": (3.0, 0.0)}
+"""The first Adagrad sums of known items in a full night: a factor of the base's sums, and a constant."""
+FIRST_ITEMS: dict[str, Callable[[TrainConfig, int], Items]] = {
+    "interest": lambda config, num_items: begin_items(config, num_items, num_items),
+    "trail": begin_trail,
+}
 
 
 @dataclass(frozen=True)
-class Beginning:
-    """The start of a night. new_items: the first vectors of items that the base does not have, float32[k, D]: outputs of the
-    interest, then outputs and inputs of the trail; decay: the factor of the items' Adagrad sums, so that items still move after
-    many nights.
+class NightStart:
+    """The start of a night. new_items: by part and table, the first vectors of items that the base does not have, float32[k, D];
+    decay: the factor of the items' Adagrad sums, so that items still move after many nights.
     """
 
     base: Generation
-    new_items: list[NDArray[np.float32]]
+    new_items: dict[str, dict[str, NDArray[np.float32]]]
     decay: float
 
 
 @dataclass(frozen=True)
-class Known:
+class PriorVectors:
     """The rows that a full night takes from its base. items int64[V]: the base's row of each item, -1 for missing ones;
     users: returns for a micro-partition the base's row of each user with the same tokens, -1 for others, int64[n]. The rows of
     the base are those of all its matching micro-partitions, in sequence; num_partitions: of the night.
@@ -87,7 +89,7 @@ class Known:
         return begun
 
 
-def why_not(config: TrainConfig, base: Generation) -> str | None:
+def incompatibility(config: TrainConfig, base: Generation) -> str | None:
     """Return the reason why a training cannot begin from the base; None if it can."""
     kinds = [(one.vector_size, one.parts, one.has_inputs, one.trail_window) for one in (config, base.config)]
     if kinds[0] != kinds[1]:
@@ -101,41 +103,25 @@ def why_not(config: TrainConfig, base: Generation) -> str | None:
     return None
 
 
-def begin_night(job: Job, corpus: Corpus, beginning: Beginning, on_event: OnEvent = ignore_event) -> None:
+def start_night(job: Job, corpus: Corpus, start: NightStart, on_event: OnEvent = ignore_event) -> None:
     """Commit the generation that the job's training begins from, unless the store already has it or a later one.
 
     Raises ConfigError when a training cannot begin from the base, DamageError when a file of it was altered.
     """
-    base, config, (new, *new_trail) = beginning.base, job.config, beginning.new_items
-    if reason := why_not(config, base):
+    base, config = start.base, job.config
+    if reason := incompatibility(config, base):
         raise ConfigError(f"this night cannot go on from generation {base.generation}: {reason}; run it with --full")
 
-    def make_items() -> Image:
+    def make_items(part: str) -> Image:
         """Return the base's items with decayed sums, then the new ones. The base's are mapped from disk."""
-        before, begun = base.map_items(), begin_items(config, len(new), len(new))
-        begun.outputs.vectors[:] = new
-        num_items, num_inputs = base.num_items + len(new), len(before.inputs.squares) + len(begun.inputs.squares)
-        image = make_image(shapes_of_items(num_items, config.interest_size, num_inputs))
-        items = items_in(image)
-        for rows, older, newer in (
-            (items.outputs, before.outputs, begun.outputs),
-            (items.inputs, before.inputs, begun.inputs),
-        ):
-            num_older = len(older.squares)
-            rows.vectors[:num_older], rows.vectors[num_older:] = older.vectors, newer.vectors
-            rows.squares[:num_older], rows.squares[num_older:] = older.squares, newer.squares
-            rows.squares[:num_older] *= np.float32(beginning.decay)
+        new = start.new_items[part]
+        older, begun = base.map_items(part), FIRST_ITEMS[part](config, len(new["outputs"]))
+        for name, vectors in new.items():
+            getattr(begun, name).vectors[:] = vectors
+        image = join_items(older, begun)
+        for name, rows in vars(items_in(image)).items():
+            rows.squares[: len(getattr(older, name).squares)] *= np.float32(start.decay)
         return image
-
-    def make_trail() -> TrailItems:
-        """Return the base's item table of the trail with decayed sums, and the new items."""
-        assert base.trail is not None
-        older, begun = base.trail.copy(), begin_trail(config, len(new))
-        begun.outputs.vectors[:], begun.inputs.vectors[:] = new_trail
-        for rows in (older.outputs, older.inputs, older.lags):
-            rows.squares *= np.float32(beginning.decay)
-        outputs, inputs = join_rows([older.outputs, begun.outputs]), join_rows([older.inputs, begun.inputs])
-        return TrailItems(outputs, inputs, older.lags)
 
     def fit_users(generation: Generation, image: Image) -> Callable[[int, Histories], Rows]:
         frozen = freeze_items(generation, corpus.count_training_tokens(), config.threads, items_in(image))
@@ -147,57 +133,53 @@ def begin_night(job: Job, corpus: Corpus, beginning: Beginning, on_event: OnEven
 
         return fit
 
-    _begin(job, corpus, base, (make_items, make_trail), fit_users, on_event)
+    _begin(job, corpus, base, make_items, fit_users, on_event)
 
 
-def begin_full(job: Job, corpus: Corpus, known: Known, on_event: OnEvent = ignore_event) -> None:
+def start_full_night(job: Job, corpus: Corpus, known: PriorVectors, on_event: OnEvent = ignore_event) -> None:
     """Commit the generation that a full night begins from, unless the store already has it or a later one.
 
     Held-out users begin at random: the base must not reveal their held-out items.
     """
 
-    def make_items() -> Image:
-        items, older = begin_items(job.config, corpus.num_items, corpus.num_items), known.base.map_items()
-        is_known = known.items >= 0
-        for table, before in ((items.outputs, older.outputs), (items.inputs, older.inputs)):
-            if len(table.squares):
-                table.vectors[is_known] = before.vectors[known.items[is_known]]
-                table.squares[is_known] = KNOWN_SQUARES
-        return image_of_items(items)
+    is_known = known.items >= 0
 
-    def make_trail() -> TrailItems:
-        trail, older = begin_trail(job.config, corpus.num_items), known.base.trail
-        assert older is not None
-        is_known = known.items >= 0
-        for table, before in ((trail.outputs, older.outputs), (trail.inputs, older.inputs)):
-            table.vectors[is_known] = before.vectors[known.items[is_known]]
-            table.squares[is_known] = np.float32(TRAIL_CAUTION) * before.squares[known.items[is_known]]
-        return TrailItems(trail.outputs, trail.inputs, older.lags.copy())
+    def make_items(part: str) -> Image:
+        older, begun = known.base.map_items(part), FIRST_ITEMS[part](job.config, corpus.num_items)
+        factor, constant = map(np.float32, KNOWN_ITEM_SQUARES[part])
+        for name, before in vars(older).items():
+            if name not in PER_ITEM:
+                setattr(begun, name, before)
+            elif len(before.squares):
+                rows, places = getattr(begun, name), known.items[is_known]
+                rows.vectors[is_known] = before.vectors[places]
+                rows.squares[is_known] = factor * before.squares[places] + constant
+        return image_of_items(begun)
 
     def begin(partition: int, histories: Histories) -> Rows:
         places = np.where(histories.is_held_out, -1, known.users(partition))
         return known.begin(job.config, partition, histories.hashes, places)
 
-    _begin(job, corpus, known.base, (make_items, make_trail), lambda *_: begin, on_event)
+    _begin(job, corpus, known.base, make_items, lambda *_: begin, on_event)
 
 
 def _begin(
-    job: Job, corpus: Corpus, base: Generation, make_tables: tuple[Callable[[], Image], Callable[[], TrailItems]],
+    job: Job, corpus: Corpus, base: Generation, make_items: Callable[[str], Image],
     begin_with: Callable[[Generation, Image], Callable[[int, Histories], Rows]], on_event: OnEvent,
 ) -> None:  # fmt: skip
-    """Commit a generation at position 0. make_tables: return the item tables of interest and trail; begin_with: takes the
-    generation with its items, returns a function that makes users' rows.
+    """Commit a generation at position 0. make_items: returns the item table of a part; begin_with: takes the generation with
+    its items, returns a function that makes users' rows.
     """
     with lock_store(job.store_dir):
         name = identity(corpus, job.config, job.start)
         if find_generation(job.store_dir, name):
             return
         writer = Writer(job.store_dir, next_generation(job.store_dir), {})
-        make_items, make_trail = make_tables
-        image = make_items()
+        image = make_items("interest")
         writer.write_items(0, image)
-        if job.config.trail_size:
-            writer.write_trail(image_of_trail(make_trail()))
+        for part in job.config.part_sizes:
+            if part != "interest":
+                writer.write_table(part, make_items(part))
         recency = effective_recency(job.config, corpus)
         values = describe_training(
             name, corpus, job.config, recency, base.manifest["kernel"], base.manifest["kernel_reason"]
@@ -206,7 +188,7 @@ def _begin(
             "num_blocks": 1, "resident_block": 0, "stage": "training", "position": 0, "num_processes": 0,
             "plan": {"chunk_partitions": corpus.num_partitions},
         }  # fmt: skip
-        make_rows = begin_with(Generation(job.store_dir, values | {"items": [writer.items[0]]}), image)
+        make_rows = begin_with(Generation(job.store_dir, values | {"items": [writer.items[0]], "tables": {}}), image)
         for partition in range(corpus.num_partitions):
             histories = corpus.read(partition)
             if histories.num_users and job.config.interest_size:

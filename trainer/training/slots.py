@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +25,10 @@ from surf2vec.trainer.store.layout import image_of_items, items_in, rows_in, sha
 from surf2vec.trainer.store.tokens import Corpus, Histories
 from surf2vec.trainer.store.writer import Writer
 from surf2vec.trainer.system.memory import Bytes, make_pages
+from surf2vec.trainer.training.curve import Sample
 from surf2vec.trainer.training.item_blocks import ItemBlocks
 from surf2vec.trainer.training.record import Record
 from surf2vec.trainer.workers.group import Workers, commit_together
-
-if TYPE_CHECKING:
-    from surf2vec.trainer.training.curve import Sample
-    from surf2vec.trainer.training.trail_slot import TrailSlot
 
 BEGIN_ROWS = 1024
 
@@ -39,7 +36,7 @@ Blocks = list[tuple[int, Image]]
 """Item blocks with their numbers."""
 
 
-class Place(NamedTuple):
+class SlotPages(NamedTuple):
     """Reusable memory of a micro-partition: for the image of its users' file, and for its tokens."""
 
     users: Bytes
@@ -57,11 +54,11 @@ class Resident:
 
     image: Image
     histories: Histories
-    place: Place | None
+    place: SlotPages | None
     is_dirty: bool = False
     writing: Future[None] | None = None
     landed: threading.Event | None = None
-    sample: "tuple[int, Sample] | None" = None
+    sample: tuple[int, Sample] | None = None
 
     @property
     def rows(self) -> Rows:
@@ -113,18 +110,24 @@ class Background:
 class Slots:
     """The micro-partitions in memory. Users come from the writer's files, or begin at random without a file.
 
-    items: the memory of item blocks; trail: the trail's item table, if there is a trail. place_bytes: the bytes of
-    reusable memory for a micro-partition's users and for its tokens; None if all stay in memory.
+    items: the memory of item blocks; copy_tables: returns copies of the other parts' item tables that this worker commits.
+    place_bytes: the bytes of reusable memory for a micro-partition's users and for its tokens; None if all stay in memory.
     """
 
     def __init__(
-        self, corpus: Corpus, writer: Writer, items: "ItemSlots", trail: "TrailSlot | None", background: Background,
+        self,
+        corpus: Corpus,
+        writer: Writer,
+        items: "ItemSlots",
+        copy_tables: Callable[[], dict[str, Image]],
+        background: Background,
         place_bytes: tuple[int, int] | None,
-    ) -> None:  # fmt: skip
-        self.corpus, self.writer, self.items, self.trail, self.background = corpus, writer, items, trail, background
+    ) -> None:
+        self.corpus, self.writer, self.items, self.background = corpus, writer, items, background
+        self.copy_tables = copy_tables
         self.place_bytes, self.record = place_bytes, background.record
         self.residents: dict[int, Resident] = {}
-        self._free: list[Place] = []
+        self._free: list[SlotPages] = []
         self._reads: dict[int, Future[Resident]] = {}
         self._writes: dict[int, Future[None]] = {}
         self._committing: Future[None] | None = None
@@ -164,8 +167,7 @@ class Slots:
                 if resident.is_dirty:
                     resident.is_dirty = False
                     resident.writing = self.background.write(self._write, partition, resident.image)
-            trail = self.trail.copy() if self.trail else None
-            self._committing = self.background.write(self._commit, self.items.copy(), trail, values)
+            self._committing = self.background.write(self._commit, self.items.copy(), self.copy_tables(), values)
 
     def wait_for_commit(self) -> None:
         """Wait until the last commit is on disk. Raises its error, if any."""
@@ -179,7 +181,7 @@ class Slots:
             write.result()
         place = None
         if self.place_bytes is not None:
-            place = self._free.pop() if self._free else Place(*map(make_pages, self.place_bytes))
+            place = self._free.pop() if self._free else SlotPages(*map(make_pages, self.place_bytes))
         histories = self.corpus.read(partition, place.tokens if place else None)
         pages = place.users if place else None
         if self.writer.has_users(partition):
@@ -202,13 +204,13 @@ class Slots:
         if resident.place is not None:
             self._free.append(resident.place)
 
-    def _commit(self, copies: Blocks, trail: Image | None, values: dict[str, Any]) -> None:
+    def _commit(self, copies: Blocks, tables: dict[str, Image], values: dict[str, Any]) -> None:
         def write_last() -> None:
             self.background.check()  # a failed write must prevent the commit
             self.items.write(copies)
-            if trail is not None:
-                self.writer.write_trail(trail)
-                self.record.bytes_written += trail.num_bytes
+            for part, image in tables.items():
+                self.writer.write_table(part, image)
+                self.record.bytes_written += image.num_bytes
 
         commit_together(self.writer, self.items.workers, values, write_last)
         self.items.free(copies)

@@ -7,7 +7,7 @@ read at the next meeting, so that workers do not wait for each other.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, fields
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from surf2vec.trainer.training.course import Course, Ended
 from surf2vec.trainer.training.curve import NUM_SUMS, Curve
-from surf2vec.trainer.training.engine import conclude
+from surf2vec.trainer.training.engine import TrainedPart, conclude
 from surf2vec.trainer.training.record import Load, Record
 from surf2vec.trainer.training.slots import ItemSlots, RingSlots
-from surf2vec.trainer.training.trail_slot import TrailSlot
 from surf2vec.trainer.workers.group import Workers
 
 if TYPE_CHECKING:  # torch takes a second to import
@@ -39,13 +38,13 @@ class Team:
     unit = "micro-partitions"
     exchange: "Exchange | None" = None
 
-    def __init__(self, course: Course, record: Record, trail: TrailSlot | None) -> None:
-        self.course, self.record, self.trail = course, record, trail
+    def __init__(self, course: Course, record: Record, parts: Sequence[TrainedPart]) -> None:
+        self.course, self.record, self.parts = course, record, parts
 
     def count(self, ended: Ended) -> None:
         """Record a finished visit."""
         self.begin_epoch()
-        conclude(ended, self.record.curve, self.trail)
+        conclude(ended, self.record.curve, self.parts)
         self.record.position = ended.visit.position + 1
         self.record.tokens_done += ended.visit.num_tokens / self.course.plan.num_blocks
 
@@ -80,11 +79,17 @@ class Together(Team):
     exchange: "Exchange"
 
     def __init__(
-        self, course: Course, record: Record, trail: TrailSlot | None, workers: Workers, num_rows: int, items: ItemSlots
+        self,
+        course: Course,
+        record: Record,
+        parts: Sequence[TrainedPart],
+        workers: Workers,
+        num_rows: int,
+        items: ItemSlots,
     ) -> None:
         from surf2vec.trainer.workers.exchange import Exchange
 
-        super().__init__(course, record, trail)
+        super().__init__(course, record, parts)
         sharing = course.plan.sharing
         self.workers, self.items = workers, items
         self.exchange = Exchange(workers, num_rows, sharing.staleness)
@@ -97,7 +102,7 @@ class Together(Team):
 
     def count(self, ended: Ended) -> None:
         """Measure a finished visit. It is recorded at the next meeting of the workers."""
-        conclude(ended, self.curve, self.trail)
+        conclude(ended, self.curve, self.parts)
         self.tokens += ended.visit.num_tokens / self.course.plan.num_blocks
 
     def meets_at(self, position: int) -> bool:

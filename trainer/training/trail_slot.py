@@ -13,7 +13,7 @@ from surf2vec.trainer.kernels.signature import Pass
 from surf2vec.trainer.model.objectives import RANGE_32, Sampling, make_trail_tables
 from surf2vec.trainer.model.rows import TrailItems
 from surf2vec.trainer.store.images import Image, image_of
-from surf2vec.trainer.store.layout import image_of_trail, trail_in
+from surf2vec.trainer.store.layout import image_of_items, items_of
 from surf2vec.trainer.store.tokens import Histories
 from surf2vec.trainer.store.writer import Writer
 from surf2vec.trainer.training.course import Visit
@@ -26,16 +26,20 @@ class TrailSlot:
     counts int64[V]: how often training sees each item in an epoch.
     """
 
-    def __init__(self, config: TrainConfig, counts: NDArray[np.int64], writer: Writer, is_committed_here: bool) -> None:
-        self.config, self.writer, self.is_committed_here = config, writer, is_committed_here
+    name = "trail"
+
+    def __init__(self, config: TrainConfig, counts: NDArray[np.int64], writer: Writer) -> None:
+        self.config = config
         self.tables = make_trail_tables(counts, config)
         keep = np.full(len(counts), RANGE_32, dtype=np.uint64)
         self.noise = Sampling(self.tables.thresholds, self.tables.aliases, keep, self.tables.corrections)
-        self._image = writer.read_trail() or image_of_trail(begin_trail(config, len(counts)))
+        self._image = writer.read_table(self.name) or image_of_items(begin_trail(config, len(counts)))
 
     @property
     def items(self) -> TrailItems:
-        return trail_in(self._image.arrays)
+        items = items_of(self._image.arrays)
+        assert isinstance(items, TrailItems)
+        return items
 
     def train(self, work: Pass, visit: Visit) -> None:
         """Train the users of `work`, a part of the visit's. With several item blocks only the first turn trains the trail."""
@@ -75,6 +79,6 @@ class TrailSlot:
         vectors = trail_vectors(trail, histories.tokens, starts, places, self.config.trail_window, skipped)
         return self.sum_losses(sample, rows, score_rows(vectors, trail.outputs.vectors, rows))
 
-    def copy(self) -> Image | None:
-        """Return a copy for a commit; None if another worker commits it."""
-        return image_of(self._image.arrays) if self.is_committed_here else None
+    def copy(self) -> Image:
+        """Return a copy for a commit."""
+        return image_of(self._image.arrays)

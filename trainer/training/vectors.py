@@ -4,12 +4,13 @@ A user's parts are multiplied by weights: the trail by w, and the interest by 1 
 trail is summed up from the user's last pages, for any history.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from surf2vec.trainer.config import TRAIL_BIASES
 from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.tokens import Corpus
 
@@ -29,16 +30,21 @@ def weight_of(generation: Generation) -> float:
 
 def columns_of(generation: Generation) -> dict[str, list[int]]:
     """Return the columns of each part: the first, and the one after the last."""
-    config = generation.config
-    columns = {"interest": [0, config.interest_size], "trail": [config.interest_size, config.vector_size]}
-    return {part: [first, end] for part, (first, end) in columns.items() if first < end}
+    ends = np.cumsum([0, *generation.config.part_sizes.values()]).tolist()
+    return {part: list(pair) for part, pair in zip(generation.config.part_sizes, pairwise(ends), strict=True)}
 
 
 def bias_columns(generation: Generation) -> list[int]:
     """Return the columns in which all users have a constant, or zero, so that those of items are their popularity."""
-    config = generation.config
-    interest = [config.interest_size - 1] if config.interest_size and config.bias else []
-    return interest + (list(range(config.vector_size - TRAIL_BIASES, config.vector_size)) if config.trail_size else [])
+    biases, columns = generation.config.num_biases, columns_of(generation)
+    return [column for part, (_, end) in columns.items() for column in range(end - biases[part], end)]
+
+
+def weights_of(generation: Generation) -> dict[str, np.float32]:
+    """Return the factor of each part of a user's vector; 1 for a part that stands alone."""
+    parts, weight = generation.config.part_sizes, np.float32(weight_of(generation))
+    weights = {"interest": 1 - weight, "trail": weight}
+    return {part: weights[part] if len(parts) > 1 else np.float32(1) for part in parts}
 
 
 @dataclass(frozen=True)
@@ -59,24 +65,23 @@ def trail_inputs_of(generation: Generation) -> TrailInputs:
     assert trail is not None
     nothing, zero = np.empty(0, np.int32), np.zeros(1, np.int64)
     bias = trail_vectors(trail, nothing, zero, zero, config.trail_window)[0]
-    weight = weight_of(generation) if len(columns_of(generation)) > 1 else 1.0
-    return TrailInputs(trail.inputs.vectors, np.array(trail.lags.vectors[: config.trail_window, 0]), bias, weight)
+    lags, alone = np.array(trail.lags.vectors[: config.trail_window, 0]), len(config.part_sizes) == 1
+    return TrailInputs(trail.inputs.vectors, lags, bias, 1.0 if alone else weight_of(generation))
 
 
 def join_parts(
     generation: Generation, interests: Vectors, tokens: NDArray[np.int32], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> Vectors:  # fmt: skip
     """Return the vectors float32[n, D] of users with these interests float32[n, D1] and histories tokens[starts[i] : ends[i]]."""
-    config, trail = generation.config, generation.trail
-    if trail is None:
-        return interests
-    from surf2vec.trainer.kernels.trail import trail_vectors  # numba takes half a second to import
 
-    trails = trail_vectors(trail, tokens, starts, ends, config.trail_window)
-    if config.parts == "trail":
-        return trails
-    weight = np.float32(weight_of(generation))
-    return np.hstack((interests * (1 - weight), trails * weight))
+    def sum_trails() -> Vectors:
+        from surf2vec.trainer.kernels.trail import trail_vectors  # numba takes half a second to import
+
+        assert generation.trail is not None
+        return trail_vectors(generation.trail, tokens, starts, ends, generation.config.trail_window)
+
+    make: dict[str, Callable[[], Vectors]] = {"interest": lambda: interests, "trail": sum_trails}
+    return np.hstack([make[part]() * weight for part, weight in weights_of(generation).items()])
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ class BothParts:
     def read_users(self, partition: int, /) -> Vectors:
         """Return the vectors of a micro-partition's users, float32[n, D]. Raises DamageError when a file was altered."""
         interests = self.generation.read_users(partition)
-        if self.generation.trail is None:
+        if list(self.generation.config.part_sizes) == ["interest"]:
             return interests
         histories = self.corpus.read(partition)
         ends = histories.offsets[1:] if self.generation.has_seen_held_out else histories.ends
@@ -100,8 +105,10 @@ class BothParts:
 
 def read_item_vectors(generation: Generation, start: int = 0, stop: int | None = None) -> Vectors:
     """Return the vectors of items `start` to `stop`, or all, float32[n, D]. Raises as Generation.read_items."""
-    config, trail = generation.config, generation.trail
-    if trail is None:
-        return generation.read_items(start, stop)
-    outputs = trail.outputs.vectors[start:stop]
-    return np.array(outputs) if config.parts == "trail" else np.hstack((generation.read_items(start, stop), outputs))
+
+    def read(part: str) -> Vectors:
+        if part == "interest":
+            return generation.read_items(start, stop)
+        return generation.map_items(part).outputs.vectors[start:stop]
+
+    return np.hstack([read(part) for part in generation.config.part_sizes])

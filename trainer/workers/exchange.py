@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from surf2vec.trainer.model.rows import Items, TrailItems
+from surf2vec.trainer.model.rows import Items
 from surf2vec.trainer.plan.sharing import sent_by_sum
 from surf2vec.trainer.workers.group import Workers
 
@@ -58,9 +58,9 @@ class Exchange:
         self._tables, self._run_on = tables, run_on or self._run_on
         self._run_on(copy_base)
 
-    def attach_items(self, items: Items, trail: TrailItems | None = None) -> None:
-        """`attach` for items in the host's memory, and for the trail's item table, all of it."""
-        outputs, tables = items.outputs, [items.inputs, *([trail.outputs, trail.inputs, trail.lags] if trail else [])]
+    def attach_items(self, items: Items, others: Sequence[Items] = ()) -> None:
+        """`attach` for items in the host's memory; others: the item tables of other parts, which are exchanged whole."""
+        outputs, tables = items.outputs, [items.inputs, *(rows for table in others for rows in vars(table).values())]
         arrays = [outputs.vectors[: self.num_rows], outputs.squares[: self.num_rows]]
         arrays += [array for rows in tables for array in (rows.vectors, rows.squares)]
         self.attach([torch.from_numpy(array) for array in arrays if array.size])

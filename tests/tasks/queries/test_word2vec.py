@@ -48,7 +48,7 @@ def test_items_keep_their_order(tmp_path: Path, binary: bool) -> None:
     export_word2vec(folder, tmp_path / "items.vec", "items", binary)
     named = read_word2vec(tmp_path / "items.vec")
     urls, vectors = read_items(folder)
-    assert named.names.to_pylist() == urls
+    assert named.names == urls
     np.testing.assert_array_equal(named.vectors, vectors)
     assert align_rows(named, urls[::-1]).tolist() == list(range(NUM_ITEMS))[::-1]
 

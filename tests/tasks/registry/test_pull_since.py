@@ -146,6 +146,7 @@ import json, os, shutil, sys
 from pathlib import Path
 from surf2vec.tasks.registry import pull
 from surf2vec.tasks.registry import pull_since
+from surf2vec.trainer.system import files
 from tests.roots.release_series import bytes_of
 
 def count_down(module, name):
@@ -172,7 +173,7 @@ older, newer, out = map(Path, sys.argv[1:4])
 told_path = out.parents[1] / "told.json"
 make, since = (pull_since.pull_since, [1]) if sys.argv[5] == "since" else (pull.pull, [])
 for module, name in (
-    (pull, "_fetch"), (os, "replace"), (Path, "rename"), (pull, "sync_folder"), (pull, "_exchange"),
+    (pull, "_fetch"), (os, "replace"), (Path, "rename"), (files, "sync_folder"), (files, "_exchange"),
 ):
     count_down(module, name)
 for step in range(2, 90, 7):

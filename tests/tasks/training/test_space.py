@@ -39,13 +39,20 @@ def name_items(corpus: Corpus, urls: list[str]) -> Corpus:
     return describe_anew(corpus)
 
 
+def tables_of(new_items: dict[str, dict[str, np.ndarray]]) -> list[np.ndarray]:
+    assert {part: list(tables) for part, tables in new_items.items()} == {
+        "interest": ["outputs"], "trail": ["outputs", "inputs"]
+    }  # fmt: skip
+    return [vectors for tables in new_items.values() for vectors in tables.values()]
+
+
 def test_new_items_begin_at_the_mean_of_their_section_then_of_their_host_then_at_zero(tmp_path: Path) -> None:
     corpus, base = train_with_urls(tmp_path, KNOWN)
     new = ["https://a.org/news/3", "https://a.org/jobs/1", "https://c.org/1", "/wiki/two", "page8", "https://b.org/y"]
     corpus = name_items(corpus, KNOWN + new)
     night = Corpus(corpus.folder, corpus.manifest | {"num_items": len(KNOWN) + len(new)})
     tables = base.read_items(), base.trail.outputs.vectors, base.trail.inputs.vectors
-    for vectors, items in zip(begin_new_items(night, base), tables, strict=True):
+    for vectors, items in zip(tables_of(begin_new_items(night, base)), tables, strict=True):
         np.testing.assert_allclose(vectors[0], items[:2].mean(axis=0), rtol=1e-5)
         np.testing.assert_allclose(vectors[1], items[:3].mean(axis=0), rtol=1e-5)
         np.testing.assert_array_equal(vectors[2], 0)
@@ -56,16 +63,16 @@ def test_new_items_begin_at_the_mean_of_their_section_then_of_their_host_then_at
 
 def test_without_new_items_there_is_nothing_to_begin(tmp_path: Path) -> None:
     corpus, base = train_with_urls(tmp_path, KNOWN)
-    assert [vectors.shape for vectors in begin_new_items(corpus, base)] == [(0, 8)] * 3
+    assert [vectors.shape for vectors in tables_of(begin_new_items(corpus, base))] == [(0, 8)] * 3
 
 
 def test_the_same_training_under_other_numbers_needs_no_rotation(tmp_path: Path) -> None:
     urls = [f"/page/{n}" for n in range(30)]
     one = train_with_urls(tmp_path / "one", urls)
     renamed = train_with_urls(tmp_path / "two", urls)
-    assert [found.cosine for found in find_space_rotations(one, renamed)] == pytest.approx([1, 1], abs=1e-5)
+    assert [found.cosine for found in find_space_rotations(one, renamed).values()] == pytest.approx([1, 1], abs=1e-5)
     other = train_with_urls(tmp_path / "three", urls, seed=2)
-    found, of_trail = find_space_rotations(one, other)
+    found, of_trail = find_space_rotations(one, other).values()
     assert (found.num_items, of_trail.num_items) == (30, 60)  # outputs and inputs of the trail turn together
     tables = one[1].trail.outputs.vectors, other[1].trail.outputs.vectors
     assert (
@@ -84,9 +91,9 @@ def test_the_same_training_under_other_numbers_needs_no_rotation(tmp_path: Path)
 def test_items_that_are_not_in_both_are_left_out(tmp_path: Path) -> None:
     one = train_with_urls(tmp_path / "one", [f"/page/{n}" for n in range(20)])
     two = train_with_urls(tmp_path / "two", [f"/page/{n}" for n in range(10, 30)])
-    assert find_space_rotations(one, two)[0].num_items == 10
+    assert find_space_rotations(one, two)["interest"].num_items == 10
     other = train_with_urls(tmp_path / "three", [f"/other/{n}" for n in range(20)])
-    np.testing.assert_array_equal(find_space_rotations(one, other)[0].matrix, np.eye(8))
+    np.testing.assert_array_equal(find_space_rotations(one, other)["interest"].matrix, np.eye(8))
 
 
 def cosine(one: np.ndarray, other: np.ndarray) -> float:

@@ -75,7 +75,7 @@ def test_a_model_without_negative_sampling_gives_its_words() -> None:
     model = Word2Vec([["a", "b"]], vector_size=4, min_count=1, hs=1, negative=0, epochs=1, workers=1)
     for start in (warm_start_of(model), warm_start_of(model.wv)):
         assert start.inputs is None
-        assert start.outputs.names.to_pylist() == model.wv.index_to_key
+        assert start.outputs.names == model.wv.index_to_key
         np.testing.assert_array_equal(start.outputs.vectors, model.wv.vectors)
     with pytest.raises(ConfigError, match="a dict is no model of gensim"):
         warm_start_of({})

@@ -1,7 +1,9 @@
 """What is predicted of a training's traffic: by hand, within bounds for any plan, and as a real training then measures it."""
 
 import dataclasses
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ResourceError
-from surf2vec.trainer.plan.prediction import Rates, Traffic, predict
+from surf2vec.trainer.plan.prediction import Rates, Traffic, known_rates, predict
 from surf2vec.trainer.plan.sizes import Work
 from surf2vec.trainer.system.units import parse_bytes
 from surf2vec.trainer.training.job import Job
@@ -89,3 +91,27 @@ def test_what_is_written_has_both_item_tables_of_a_trail(tmp_path: Path) -> None
     result = train(Job(tmp_path / "corpus", tmp_path / "store", config, host_memory_bytes=4 * 10**9))
     assert list((tmp_path / "store").glob("trail-*"))
     assert 0.8 < result["bytes_written"] / result["plan"]["written_bytes"] < 1.05
+
+
+LAST: dict[str, Any] = {
+    "kernel": "cpu", "tokens_done": 4e6, "train_seconds": 3.0, "stall_seconds": 1.0, "loads": [],
+    "config": asdict(TrainConfig(vector_size=64)),
+}  # fmt: skip
+
+
+def test_a_store_says_how_fast_it_was_trained_last() -> None:
+    rates = known_rates(LAST, TrainConfig(vector_size=128), "cpu", threads=2)
+    assert (rates.tokens_per_second, rates.source) == (1e6, "as in the store's last training")
+    assert known_rates(LAST | {"loads": [{}, {}]}, TrainConfig(vector_size=128), "cpu", 2).tokens_per_second == 5e5
+
+
+@pytest.mark.parametrize(
+    "last",
+    [{}, LAST | {"kernel": "gpu"}, LAST | {"tokens_done": 1e5}, LAST | {"config": asdict(TrainConfig(hs=1))}],
+)
+def test_without_a_training_of_the_same_kind_rates_are_assumed(last: dict[str, Any]) -> None:
+    one, two = (known_rates(last, TrainConfig(), "cpu", threads) for threads in (1, 2))
+    assert one.source.startswith("assumed")
+    assert two.tokens_per_second == 2 * one.tokens_per_second
+    tree = known_rates({}, TrainConfig(hs=1), "gpu", 1)
+    assert tree.tokens_per_second < known_rates({}, TrainConfig(), "gpu", 1).tokens_per_second

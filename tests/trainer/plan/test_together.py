@@ -14,22 +14,22 @@ from surf2vec.trainer.plan.schedule import partition_order
 from surf2vec.trainer.plan.shares import share_users
 from surf2vec.trainer.plan.sharing import Sharing, sent_by_sum
 from surf2vec.trainer.plan.sizes import Sizes, Work, training_sizes
-from surf2vec.trainer.plan.together import Member, Team, Way, plan_together
+from surf2vec.trainer.plan.together import SharingPlan, TeamSpec, WorkerSpec, plan_together
 
 PLENTY = 10**15
 TOKENS_A_USER = 25
 
 
-def team_of(host_bytes: list[int], users: list[int], epochs: int = 2) -> Team:
+def team_of(host_bytes: list[int], users: list[int], epochs: int = 2) -> TeamSpec:
     """Workers with these budgets, who share micro-partitions of so many users."""
     weights = [float(host) for host in host_bytes]
     tokens = np.array(users) * TOKENS_A_USER
     share, members = share_users(0, tokens, weights), []
     for host, own in zip(host_bytes, share.partitions, strict=True):
         work = Work([users[p] for p in own], tokens[own].tolist(), epochs, 60)
-        members.append(Member(work, Budget(host, 0, PLENTY), None, None))
+        members.append(WorkerSpec(work, Budget(host, 0, PLENTY), None))
     orders = [partition_order(1, epoch, len(users)) for epoch in range(epochs)]
-    return Team(members, weights, share, [share.place_tokens(order).tolist() for order in orders])
+    return TeamSpec(members, weights, share, [share.place_tokens(order).tolist() for order in orders])
 
 
 def sizes_of(num_items: int, **settings: object) -> tuple[Sizes, TrainConfig]:
@@ -125,7 +125,7 @@ def test_never_above_a_budget(num_workers: int, num_partitions: int, host: int, 
 def test_a_training_goes_on_as_it_began() -> None:
     sizes, config = sizes_of(100_000)
     team = team_of([8 * 10**9] * 2, [1000] * 8)
-    began = Way(Sharing("sharded", (1.0, 1.0), 500.0), 6, 2)
+    began = SharingPlan(Sharing("sharded", (1.0, 1.0), 500.0), 6, 2)
     plans = plan_together(team, sizes, config, began)
     assert plans[0].sharing == began.sharing
     assert (plans[0].num_blocks, plans[0].chunk_places) == (6, 2)

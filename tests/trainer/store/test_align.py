@@ -57,9 +57,10 @@ def test_a_generation_turns_without_changing_what_it_says(tmp_path: Path, settin
     users, items = [before.read_users(p) for p in range(corpus.num_partitions)], read_item_table(before)
     rotation = Rotation(rotation_of(np.random.default_rng(1), 8), 0.5, 7)
     trail_rotation = Rotation(rotation_of(np.random.default_rng(2), 8), 0.5, 7)
+    rotations = {"interest": rotation, "trail": trail_rotation}
     trail, histories = before.trail.copy(), corpus.read(0)
     trails = trail_vectors(trail, histories.tokens, histories.starts, histories.ends, config.trail_window)
-    after = align_generation(tmp_path / "store", rotation, trail_rotation, {"space": "told"})
+    after = align_generation(tmp_path / "store", rotations, {"space": "told"})
     turned = read_item_table(after)
     tolerance = 0.05 if config.dtype == "bfloat16" else 1e-5
     for partition, old in enumerate(users):
@@ -74,7 +75,7 @@ def test_a_generation_turns_without_changing_what_it_says(tmp_path: Path, settin
         np.testing.assert_array_equal(rows.squares, old.squares)
     np.testing.assert_array_equal(after.trail.lags.vectors, trail.lags.vectors)
     assert np.abs(trails @ trail.outputs.vectors.T).max() > 0.1
-    again = align_generation(tmp_path / "store", rotation, trail_rotation, {})
+    again = align_generation(tmp_path / "store", rotations, {})
     assert again.generation == after.generation, "what is aligned is not turned twice"
 
 

@@ -175,15 +175,6 @@ def test_a_tree_has_no_item_vectors(tmp_path: Path) -> None:
         generation.read_items()
 
 
-def test_what_was_trained_before_there_was_a_bias_has_none(tmp_path: Path) -> None:
-    """Nor a discount, nor heavier negatives: an older version's manifest does not name them, and has not today's defaults."""
-    generation = Writer(tmp_path, 1, {}).commit(SIZES | {"config": {"l2": 0.7}})
-    old = generation.config
-    assert (generation.bias, old.discount, old.negative_weight, old.l2) == (0, 0, 1, 0.7)
-    named = Writer(tmp_path, 2, {}).commit(SIZES | {"config": {"bias": 0.25}})
-    assert (named.bias, named.config.num_free) == (0.25, 127)
-
-
 def test_item_blocks_are_read_as_one_table(tmp_path: Path) -> None:
     """Two blocks that share row 3, which is as the resident one has it; a block that was not trained yet is none."""
     table = np.arange(20, dtype=np.float32).reshape(5, 4)

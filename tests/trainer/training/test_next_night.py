@@ -19,18 +19,24 @@ from surf2vec.trainer.training.job import Job, Schedule
 from surf2vec.trainer.training.loop import train
 from surf2vec.trainer.training.next_night import (
     KNOWN_SQUARES,
-    TRAIL_CAUTION,
-    Beginning,
-    Known,
-    begin_full,
-    begin_night,
+    NightStart,
+    PriorVectors,
     fold_night,
+    start_full_night,
+    start_night,
 )
 from tests.data.corpora import planted_histories, user_hash, write_corpus
 from tests.roots.store_contents import read_item_table, read_tables
 
 ITEMS, NEW_ITEMS, PARTITIONS = 60, 4, 4
-NO_NEW_ITEMS = [np.empty((0, 8), np.float32)] * 3
+
+
+def new_vectors(num: int) -> dict[str, dict[str, np.ndarray]]:
+    tables = {"interest": ["outputs"], "trail": ["outputs", "inputs"]}
+    return {part: {name: np.full((num, 8), 0.25, np.float32) for name in names} for part, names in tables.items()}
+
+
+NO_NEW_ITEMS = new_vectors(0)
 CONFIG = TrainConfig(vector_size=16, epochs=3, threads=1)
 
 
@@ -64,13 +70,13 @@ def base(tmp_path: Path) -> Generation:
 def night(tmp_path: Path, name: str, base: Generation, changed: dict[str, list[int]], rows: list[list[str]]) -> Any:
     """Begin, train and fold a night; returns the generation begun, that folded, and the corpus."""
     num_new = NEW_ITEMS if base.num_items == ITEMS else 0
-    new_items = [np.full((num_new, 8), 0.25, np.float32) for _ in range(3)]
+    new_items = new_vectors(num_new)
     corpus = write_changed(tmp_path / name, changed, rows, base.num_items + num_new)
     schedule = Schedule(2, 0.03, 0.003)
     job = Job(
         tmp_path / name, tmp_path / "store", CONFIG, 4 * 10**9, start=f"after {base.generation}", schedule=schedule
     )
-    begin_night(job, corpus, Beginning(base, new_items, 0.5))
+    start_night(job, corpus, NightStart(base, new_items, 0.5))
     begun = read_tables(job.store_dir)
     first = open_generation(job.store_dir)
     train(job)
@@ -135,7 +141,7 @@ def test_the_changed_begin_fitted_to_the_items(tmp_path: Path, base: Generation)
     rows = base_order(planted_histories(100, ITEMS))
     corpus = write_changed(tmp_path / "two", changed_histories(rows, 9), rows, ITEMS)
     job = Job(tmp_path / "two", tmp_path / "store", CONFIG, 4 * 10**9, start="after one")
-    begin_night(job, corpus, Beginning(base, NO_NEW_ITEMS, 1.0))
+    start_night(job, corpus, NightStart(base, NO_NEW_ITEMS, 1.0))
     begun, first = read_tables(job.store_dir), open_generation(job.store_dir)
     frozen = freeze_items(first, corpus.count_training_tokens(), 1)
     for partition in range(PARTITIONS):
@@ -148,7 +154,7 @@ def test_a_night_that_only_began_resumes_nothing(tmp_path: Path, base: Generatio
     rows = base_order(planted_histories(100, ITEMS))
     corpus = write_changed(tmp_path / "two", changed_histories(rows, 9), rows, ITEMS)
     job = Job(tmp_path / "two", tmp_path / "store", CONFIG, 4 * 10**9, start="after one")
-    begin_night(job, corpus, Beginning(base, NO_NEW_ITEMS, 1.0))
+    start_night(job, corpus, NightStart(base, NO_NEW_ITEMS, 1.0))
     messages: list[str] = []
     train(job, lambda name, values: messages.append(values.get("message", "")))
     assert any(message.startswith("kernel=cpu") for message in messages)
@@ -173,13 +179,13 @@ def test_what_is_begun_or_folded_is_not_done_twice(tmp_path: Path, base: Generat
     changed = changed_histories(rows, 9)
     corpus = write_changed(tmp_path / "two", changed, rows, ITEMS)
     job = Job(tmp_path / "two", tmp_path / "store", CONFIG, 4 * 10**9, start="after one")
-    beginning = Beginning(base, NO_NEW_ITEMS, 1.0)
-    begin_night(job, corpus, beginning)
+    beginning = NightStart(base, NO_NEW_ITEMS, 1.0)
+    start_night(job, corpus, beginning)
     begun = open_generation(job.store_dir).generation
-    begin_night(job, corpus, beginning)
+    start_night(job, corpus, beginning)
     assert open_generation(job.store_dir).generation == begun
     train(job)
-    begin_night(job, corpus, beginning)
+    start_night(job, corpus, beginning)
     assert open_generation(job.store_dir).manifest["stage"] == "trained", "a training that is under way is left alone"
     folded = fold_night(job, corpus, base, {})
     assert fold_night(job, corpus, base, {}).generation == folded.generation
@@ -200,22 +206,22 @@ def test_what_is_trained_otherwise_cannot_go_on(
     corpus = write_changed(tmp_path / "two", changed_histories(rows, 9), rows, ITEMS)
     job = Job(tmp_path / "two", tmp_path / "store", config, 4 * 10**9, start="after one")
     with pytest.raises(ConfigError, match=rf"{reason}.*--full"):
-        begin_night(job, corpus, Beginning(base, NO_NEW_ITEMS, 1.0))
+        start_night(job, corpus, NightStart(base, NO_NEW_ITEMS, 1.0))
 
 
-def full_night(tmp_path: Path, base: Generation) -> tuple[Job, Corpus, Known]:
+def full_night(tmp_path: Path, base: Generation) -> tuple[Job, Corpus, PriorVectors]:
     """A full night of users of whom every third is not known; items are numbered from the other end, and one is new."""
     turned = {user: [ITEMS - item for item in history] for user, history in planted_histories(100, ITEMS).items()}
     corpus = write_corpus(tmp_path / "full", turned, PARTITIONS, ITEMS + 1, max_users=30)
     rows = [np.where(np.arange(users) % 3 == 0, -1, np.arange(users)) for users in corpus.users]
-    known = Known(base, np.concatenate(([-1], np.arange(ITEMS)[::-1])), rows.__getitem__, PARTITIONS)
+    known = PriorVectors(base, np.concatenate(([-1], np.arange(ITEMS)[::-1])), rows.__getitem__, PARTITIONS)
     return Job(corpus.folder, tmp_path / "store", CONFIG, 4 * 10**9, start="vectors of one"), corpus, known
 
 
 def test_a_full_night_begins_with_the_base_but_for_what_it_must_not_know(tmp_path: Path, base: Generation) -> None:
     job, corpus, known = full_night(tmp_path, base)
     before = [base.read_users(partition) for partition in range(PARTITIONS)]
-    begin_full(job, corpus, known)
+    start_full_night(job, corpus, known)
     begun = read_tables(job.store_dir)
     num_held_out = 0
     for partition in range(PARTITIONS):
@@ -236,7 +242,7 @@ def test_a_full_night_begins_with_the_base_but_for_what_it_must_not_know(tmp_pat
     assert older is not None
     for rows, before_rows in ((trail.outputs, older.outputs), (trail.inputs, older.inputs)):
         np.testing.assert_array_equal(rows.vectors[1:], before_rows.vectors[::-1])
-        np.testing.assert_array_equal(rows.squares[1:], np.float32(TRAIL_CAUTION) * before_rows.squares[::-1])
+        np.testing.assert_array_equal(rows.squares[1:], np.float32(3) * before_rows.squares[::-1])
 
 
 def test_users_a_full_night_knows_hardly_move_and_the_held_out_come_back_to_theirs(
@@ -244,9 +250,9 @@ def test_users_a_full_night_knows_hardly_move_and_the_held_out_come_back_to_thei
 ) -> None:
     job, corpus, known = full_night(tmp_path, base)
     before = [base.read_users(partition) for partition in range(PARTITIONS)]
-    begin_full(job, corpus, known)
+    start_full_night(job, corpus, known)
     generation = open_generation(job.store_dir).generation
-    begin_full(job, corpus, known)
+    start_full_night(job, corpus, known)
     assert open_generation(job.store_dir).generation == generation, "what is begun is not begun again"
     train(job)
     trained = [open_generation(job.store_dir).read_users(partition) for partition in range(PARTITIONS)]
