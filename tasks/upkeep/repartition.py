@@ -19,9 +19,9 @@ from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST, open_building_folders,
 from surf2vec.tasks.corpus.regroup import Regrouper, Regrouping
 from surf2vec.tasks.corpus.window import FORMAT_VERSION, name_corpus
 from surf2vec.tasks.events.events_files import write_events
-from surf2vec.tasks.export.export import EXPORT_MANIFEST
 from surf2vec.tasks.ingest.ingest import choose_partitions
 from surf2vec.tasks.ingest.sources import Catalog, events_files, find_orphans, read_catalog
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.root.failures import explain_failures
 from surf2vec.tasks.root.run import Root, current_generation, open_scratch_folder, settle_store
 from surf2vec.trainer.errors import ConfigError, DamageError, ResourceError, SurfError
