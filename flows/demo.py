@@ -24,8 +24,8 @@ from rich.console import Console
 from rich.text import Text
 
 from surf2vec.flows.cli.show import show_gate, show_table
-from surf2vec.tasks.export.export import EXPORT_MANIFEST
 from surf2vec.tasks.export.vector_files import directions_of, interests_of
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.sample.logs import interests_of_keys, write_sample_logs
 from surf2vec.tasks.sample.world import TOPICS, topic_of_url
 from surf2vec.trainer.errors import SurfError

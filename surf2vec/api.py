@@ -11,13 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from surf2vec.flows.cli import nights, options, roots, users
-from surf2vec.tasks.export.export import EXPORT_MANIFEST, path_of, read_export
-from surf2vec.tasks.export.form import check_tables
-from surf2vec.tasks.export.served_export import describe_token, find_other, read_token
 from surf2vec.tasks.night.config import load_config
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST, ReleaseFolder, check_tables, open_folder
+from surf2vec.tasks.release.release_reader import describe_token, find_other, read_token
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import InputError, SurfError
 
@@ -84,12 +84,16 @@ class Release:
     root: Root | None = None
 
     @cached_property
+    def _reader(self) -> ReleaseFolder:
+        reader = open_folder(self.folder)
+        if self.root is None:  # it came from somewhere
+            check_tables(self.folder, reader.manifest)
+        return reader
+
+    @property
     def manifest(self) -> dict[str, Any]:
         """Its manifest: release, space_id, numbers of users and items, and which columns of a vector are which part."""
-        manifest = read_export(self.folder)
-        if self.root is None:  # it came from somewhere
-            check_tables(self.folder, manifest)
-        return manifest
+        return self._reader.manifest
 
     def user_vectors(self) -> pl.LazyFrame:
         """Return user_id and vector of all users, lazily; a vector is an array of D numbers, float32."""
@@ -113,6 +117,15 @@ class Release:
         """
         return pl.DataFrame(self._ask(user_id, k)["items"], schema={"url": pl.String, "score": pl.Float64})
 
+    def renew(self, vectors: np.ndarray, pages: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
+        """Return vectors float32[n, D] whose trails are summed up from the users' last pages, and bool[n]: whose were renewed.
+
+        vectors: last night's, float32[n, D]; zeros for a user without one, who then has no interest. pages: a list of canonical
+        URLs for each user, oldest first. A user without a known page keeps the vector. Nothing is trained.
+        Raises InputError if the release has no trail, ValueError for vectors of another shape and pages that are no lists.
+        """
+        return self._reader.trail_sums.renew(vectors, pages)
+
     def infer(self, events: pl.DataFrame, **settings: Any) -> pl.DataFrame:
         """Return vectors of the users in a frame of events (user_id, url, ts), whom the release need not know: user_id, vector.
 
@@ -134,7 +147,7 @@ class Release:
         names = list(self.manifest.get(f"{kind}_files", {}))
         if not names:
             raise InputError(f"release {self.manifest['release']} has no {kind} vectors: it was trained with a tree")
-        paths = [path_of(self.folder, self.manifest, f"{kind}_vectors/{name}") for name in names]
+        paths = [self._reader.path(f"{kind}_vectors/{name}") for name in names]
         frame, numbers = pl.scan_parquet(paths), pl.col("vector").arr.to_list().cast(pl.List(pl.Float32))
         if "scale" in frame.collect_schema():
             numbers = numbers * pl.col("scale")

@@ -170,7 +170,8 @@ def sample_logs(
     file_format: Annotated[str, typer.Option("--format", help="csv, jsonl, parquet or combined.")] = "csv",
 ) -> dict[str, Any]:
     """Write realistic browsing logs to try things on."""
-    from surf2vec.tasks.sample.logs import Format, write_sample_logs
+    from surf2vec.tasks.sample.logs import write_sample_logs
+    from surf2vec.tasks.sample.world import Format
 
     if file_format not in get_args(Format):
         raise InputError(f"--format {file_format!r} is none of {', '.join(get_args(Format))}")

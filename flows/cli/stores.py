@@ -27,12 +27,12 @@ def push(
     with open_store(store) as opened:  # before the slow imports: a wrong URL is told at once
         from surf2vec.tasks.root.identity import registry_uri
         from surf2vec.tasks.root.run import Root
-        from surf2vec.tasks.stores.push import open_release, push, roll_back
+        from surf2vec.tasks.stores.push import open_pushed, push, roll_back
         from surf2vec.tasks.users.tombstones import read_tombstones
 
         if rollback:
             return roll_back(opened, call.on_event)
         root, publish = Root(call.path), call.config.publish
         place = tracking_uri or registry_uri(root, publish)
-        with open_release(root, uri or f"models:/{publish.model_name}@champion", place, call.on_event) as release:
-            return push(opened, release, whole, call.on_event, read_tombstones(root))
+        with open_pushed(root, uri or f"models:/{publish.model_name}@champion", place, call.on_event) as pushed:
+            return push(opened, pushed, whole, call.on_event, read_tombstones(root))

@@ -35,15 +35,15 @@ from surf2vec.tasks.evaluation.evaluate import (
     rank_held_out,
 )
 from surf2vec.tasks.evaluation.scores import Scores, VectorScores, score_of
-from surf2vec.tasks.export.export import EXPORT_MANIFEST, path_of, read_part_of
-from surf2vec.tasks.export.served_export import decode_vectors
 from surf2vec.tasks.export.vector_files import ITEM_ROW_GROUP_ROWS
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST, ReleaseFolder, open_folder
+from surf2vec.tasks.release.release_reader import decode_vectors
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.store.generation import Generation, open_generation
 from surf2vec.trainer.store.tokens import Corpus, Histories, open_corpus
 from surf2vec.trainer.store.writer import find_pinned
-from surf2vec.trainer.system.files import read_json, replace_file
+from surf2vec.trainer.system.files import replace_file
 from surf2vec.trainer.training.infer import FrozenItems, freeze_items, infer_parts, take_histories
 from surf2vec.trainer.training.vectors import BothParts, join_parts
 
@@ -86,14 +86,14 @@ def open_side(root: Root, release: str) -> Ranker | str:
     export_dir = root.export(release)
     if not (export_dir / EXPORT_MANIFEST).exists():
         return f"release {release} has neither its pinned generation with its corpus nor its export any more"
-    manifest = read_json(export_dir / EXPORT_MANIFEST)
-    corpus_dir = root.corpus(manifest["created_from"]["window_id"])
+    export = open_folder(export_dir)
+    corpus_dir = root.corpus(export.manifest["created_from"]["window_id"])
     if not (corpus_dir / CORPUS_MANIFEST).exists():
         return f"the corpus of release {release} is gone, so it is unknown what it has seen"
-    if not manifest["item_files"]:
+    if not export.manifest["item_files"]:
         return f"the pinned generation of release {release} is gone, and a tree's export has no items to rank"
     corpus = open_corpus(corpus_dir)
-    exported = Exported(export_dir, manifest, corpus)
+    exported = Exported(export, corpus)
     scores = VectorScores(exported.read_items, corpus.num_items, exported.vector_size)
     return Ranker(corpus, exported, scores, exported.vector_size)
 
@@ -102,18 +102,17 @@ def open_side(root: Root, release: str) -> Ranker | str:
 class Exported:
     """Reads the vectors of an export, with the methods of a generation."""
 
-    export_dir: Path
-    manifest: dict[str, Any]
+    release: ReleaseFolder
     corpus: Corpus
 
     @property
     def vector_size(self) -> int:
-        return self.manifest["vector_size"]
+        return self.release.manifest["vector_size"]
 
     def read_users(self, partition: int, /) -> NDArray[np.float32]:
         """Return float32[n, D] in the order of the corpus's rows; zeros for rows that are not in the export."""
         vectors = np.zeros((int(self.corpus.users[partition]), self.vector_size), np.float32)
-        table = read_part_of(self.export_dir, self.manifest, partition)
+        table = self.release.read_partition(partition)
         if table is not None:
             rows = pc.index_in(table["user_id"], value_set=self.corpus.read_ids(partition)).to_numpy()
             vectors[rows] = decode_vectors(table)
@@ -128,7 +127,7 @@ class Exported:
 
     @cached_property
     def _items(self) -> pq.ParquetFile:
-        return pq.ParquetFile(path_of(self.export_dir, self.manifest, "item_vectors/part-00000.parquet"))
+        return pq.ParquetFile(self.release.path("item_vectors/part-00000.parquet"))
 
 
 def evaluate_and_compare(

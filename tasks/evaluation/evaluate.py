@@ -15,15 +15,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from surf2vec.tasks.evaluation.scores import BATCH_SCORES, MIN_BATCH_USERS, Piece, Scores, score_of
-from surf2vec.tasks.export.export import EXPORT_MANIFEST, path_of
-from surf2vec.tasks.export.reduction import project, read_projection
-from surf2vec.tasks.export.served_export import decode_vectors
+from surf2vec.tasks.export.reduction import PROJECTION_FILE, project, read_projection
 from surf2vec.tasks.export.vector_files import encode_vectors
+from surf2vec.tasks.release.folder import open_folder
+from surf2vec.tasks.release.release_reader import decode_vectors
 from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.tokens import Corpus, Histories, gather_spans
-from surf2vec.trainer.system.files import read_json
 from surf2vec.trainer.system.memory import private_bytes
 from surf2vec.trainer.system.units import size
 from surf2vec.trainer.training.infer import FrozenItems, freeze_items, infer_parts, take_histories
@@ -315,15 +314,11 @@ def measure_loss(
     Before the export the held-out users were fitted again on all their events, including the held-out item. So this function
     infers them from the events that training had seen, and ranks them twice.
     """
-    manifest = read_json(export_dir / EXPORT_MANIFEST)
-    num_users = corpus.num_evaluated
+    release, num_users = open_folder(export_dir), corpus.num_evaluated
+    manifest = release.manifest
     if "storage" not in manifest or not num_users:
         return {}
-    projection = (
-        read_projection(path_of(export_dir, manifest, manifest["projection"]["file"]))
-        if "projection" in manifest
-        else None
-    )
+    projection = read_projection(release.path(PROJECTION_FILE)) if "projection" in manifest else None
     frozen = freeze_items(generation, corpus.count_training_tokens(), threads)
     in_full = score_of(generation, frozen.blocks.counts)
     as_stored = score_of(generation, frozen.blocks.counts, partial(project, projection=projection))

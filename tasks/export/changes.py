@@ -19,13 +19,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from surf2vec.tasks.export.served_export import token_of
 from surf2vec.tasks.export.vector_files import ITEM_ROW_GROUP_ROWS, USER_ROW_GROUP_ROWS, write_rows
+from surf2vec.tasks.release.release_reader import KEYS, token_of
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.system.files import describe_file, digest_file, read_json, replace_file, verify_once
 
 CHANGES = "changes"
-KEYS = {"users": "user_id", "items": "url"}
 WORTH_SHARE = 0.5  # changes with a larger share of the vectors' bytes are not written
 SURE_BYTES = 16 << 20  # compared before giving up: users are spread by a hash, so these are a sample
 _COUNTS = {
@@ -71,11 +70,18 @@ def explain_incomparable(since: dict[str, Any], manifest: dict[str, Any]) -> str
 
 
 def write_difference(
-    old_dir: Path, old: dict[str, Any], new_dir: Path, new: dict[str, Any], folder: Path, max_share: float | None = None
+    old_dir: Path,
+    old: dict[str, Any],
+    new_dir: Path,
+    new: dict[str, Any],
+    folder: Path,
+    max_share: float | None = None,
+    is_comparable: bool = True,
 ) -> dict[str, Any] | None:
     """Write the difference of two releases with the manifests `old` and `new` to `folder`; return the entries of its files.
 
-    Returns None if it exceeds `max_share` of the new release's bytes. One micro-partition's users are in memory at a time.
+    If they are not comparable, all rows count as changed. Returns None if the files exceed `max_share` of the new bytes.
+    One micro-partition's users are in memory at a time.
     """
     total_bytes = sum(about["bytes"] for kind in ("user_files", "item_files") for about in new[kind].values())
     done_bytes = 0
@@ -85,18 +91,18 @@ def write_difference(
         names = f"{kind[:-1]}_files"
         for name in sorted({*old[names], *new[names]}):
             path = f"{kind[:-1]}_vectors/{name}"
-            old_trail, new_trail = (
+            old_path, new_path = (
                 verify_once(at / path, manifest[names][name], "pull the release again")
                 if name in manifest[names]
                 else None
                 for at, manifest in ((old_dir, old), (new_dir, new))
             )
-            before, now = read_keys(old_trail, key), read_keys(new_trail, key)
+            before, now = read_keys(old_path, key), read_keys(new_path, key)
             removed[kind].append(before.filter(~before.is_in(now.implode())))
-            pairs = zip_longest(_read_rows(old_trail, kind), _read_rows(new_trail, kind))
+            pairs = zip_longest(_read_rows(old_path if is_comparable else None, kind), _read_rows(new_path, kind))
             changed = (_find_changed(*pair) for pair in pairs if pair[1] is not None)
             files |= write_changed(folder, path, changed, token_of(new))
-            done_bytes += new_trail.stat().st_size if new_trail else 0
+            done_bytes += new_path.stat().st_size if new_path else 0
             changed_bytes = sum(about["bytes"] for about in files.values())
             if max_share and changed_bytes > max_share * max(done_bytes, min(total_bytes, SURE_BYTES)):
                 return None

@@ -25,22 +25,20 @@ import pyarrow.parquet as pq
 
 from surf2vec.tasks.config import ExportConfig
 from surf2vec.tasks.export.checks import check_disk, check_fit, check_memory, check_rows
-from surf2vec.tasks.export.form import FORMAT_VERSION, check_manifest, list_files
-from surf2vec.tasks.export.index import BATCH_ROWS, IndexPlan, build_index, plan_index, unit_rows
+from surf2vec.tasks.export.index import BATCH_ROWS, IndexPlan, build_index, plan_index
 from surf2vec.tasks.export.reduction import PROJECTION_FILE, SecondMoment, project, read_projection, write_projection
-from surf2vec.tasks.export.served_export import find_other, token_of
 from surf2vec.tasks.export.vector_files import (
     ITEM_BATCH_ROWS,
     ITEM_ROW_GROUP_ROWS,
     USER_ROW_GROUP_ROWS,
-    VECTOR_COLUMNS,
     describe_users,
     encode_rows,
-    part_name,
     read_vectors,
     write_rows,
 )
-from surf2vec.trainer.errors import ConfigError, DamageError, InputError
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST, FORMAT_VERSION, open_folder, part_name
+from surf2vec.tasks.release.release_reader import list_files, token_of, unit_rows
+from surf2vec.trainer.errors import ConfigError, DamageError
 from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.tokens import Corpus
@@ -50,12 +48,10 @@ from surf2vec.trainer.system.files import (
     read_json,
     replace_file,
     replace_folder,
-    verify_once,
     write_manifest_json,
 )
 from surf2vec.trainer.training.vectors import BothParts, bias_columns, columns_of, read_item_vectors, trail_inputs_of
 
-EXPORT_MANIFEST = "manifest.json"
 INDEX_FILE = "index/users.faiss"
 TRAIL_FILE = "trail_inputs.parquet"
 QUANTISE_ABOVE = 1_000_000
@@ -130,45 +126,6 @@ def export_vectors(
     return _describe_export(job.export_dir, manifest, index_seconds)
 
 
-def read_export(export_dir: Path) -> dict[str, Any]:
-    """Return the manifest of an export. Raises InputError if there is no export, or only changes between two; DamageError if it
-    is not a release's.
-    """
-    if not (export_dir / EXPORT_MANIFEST).exists():
-        raise InputError(f"there is no export in {export_dir}: run `surf2vec run` first")
-    manifest = read_json(export_dir / EXPORT_MANIFEST)
-    if isinstance(manifest, dict) and "since" in manifest:
-        raise InputError(
-            f"{export_dir} has only what changed from release {manifest['since']} to {manifest['release']}: these vectors "
-            f"belong together with those of release {manifest['since']}; pull the whole release without --since"
-        )
-    return check_manifest(manifest, str(export_dir / EXPORT_MANIFEST))
-
-
-def path_of(export_dir: Path, manifest: dict[str, Any], name: str) -> Path:
-    """Return the path of a file of an export. Raises DamageError unless its bytes are those of the manifest.
-
-    If the file is of another release, as in a folder that was copied by half, the message names both.
-    """
-    pull = f"`surf2vec pull models:/NAME/VERSION --out {export_dir}`"
-    way_out = f"bring release {manifest['release']} back with {pull}, or serve another"
-    try:
-        return verify_once(export_dir / name, list_files(manifest)[name], way_out)
-    except DamageError:
-        if other := find_other(export_dir / name, manifest):
-            raise DamageError(f"{export_dir / name} {other}; {way_out}") from None
-        raise
-
-
-def read_part_of(export_dir: Path, manifest: dict[str, Any], partition: int) -> pa.Table | None:
-    """Return the users of a micro-partition in an export, with their vectors as stored; None if it has no users."""
-    name = part_name(partition)
-    if name not in manifest["user_files"]:
-        return None
-    with pq.ParquetFile(path_of(export_dir, manifest, f"user_vectors/{name}")) as file:
-        return file.read(columns=["user_id", *VECTOR_COLUMNS])
-
-
 @dataclass(frozen=True)
 class Writing:
     """An export in progress: its folder, which has the projection if there is one, and the micro-partitions to write."""
@@ -230,8 +187,8 @@ def _write_projection(write: Writing, dim: int) -> dict[str, Any]:
             moment.add(_read_users(write, partition)[1])
     projection, kept = moment.project_to(dim)
     space_dir = write.job.space_dir
-    if space_dir and "projection" in (manifest := read_json(space_dir / EXPORT_MANIFEST)):
-        frozen = read_projection(path_of(space_dir, manifest, PROJECTION_FILE))
+    if space_dir and "projection" in (space := open_folder(space_dir)).manifest:
+        frozen = read_projection(space.path(PROJECTION_FILE))
         if frozen.shape == projection.shape:
             projection, kept = frozen, moment.kept_by(frozen)
     path = write.folder / PROJECTION_FILE

@@ -109,12 +109,6 @@ def build_index(plan: IndexPlan, num_rows: int, dim: int, read_rows: ReadRows) -
     return index, {"kind": plan.kind, "nprobe": index.nprobe, "recall_at_10": round(recalls[index.nprobe], 4)}
 
 
-def unit_rows(vectors: np.ndarray) -> np.ndarray:
-    """Return the rows of float32 (N, D) scaled to length 1; a row of zeros stays zeros."""
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.maximum(norms, np.finfo(np.float32).tiny)
-
-
 def _list_kinds(num_rows: int, dim: int) -> list[tuple[str, int]]:
     """Return faiss's names of the codes and their bytes per row, the most exact first."""
     kinds = [("SQ8", dim), ("SQ6", -(-dim * 6 // 8))]

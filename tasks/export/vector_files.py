@@ -17,11 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from surf2vec.tasks.export.served_export import DIGEST_DIGITS, decode_vectors
+from surf2vec.tasks.release.release_reader import DIGEST_DIGITS, VECTOR_COLUMNS, decode_vectors
 from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.system.files import describe_file, replace_file
 
-VECTOR_COLUMNS = ("vector", "scale")
 # A lookup reads one row group for each user: 10,000 random users of 20 million then read 6 % of the vectors.
 USER_ROW_GROUP_ROWS = 128
 ITEM_ROW_GROUP_ROWS = 8192
@@ -126,11 +125,6 @@ def interests_of(vectors: NDArray[np.float32], manifest: dict[str, Any]) -> NDAr
     """Return the interests in user vectors of an export, float32[n, D1]; the vectors themselves if they have one part."""
     parts = manifest.get("parts", {})
     return vectors[:, slice(*parts["interest"])] if len(parts) > 1 else vectors
-
-
-def part_name(partition: int) -> str:
-    """Return the name of a micro-partition's file of user vectors."""
-    return f"part-{partition:05d}.parquet"
 
 
 def describe_users(path: Path) -> dict[str, Any]:

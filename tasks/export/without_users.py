@@ -11,28 +11,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from surf2vec.tasks.export.export import EXPORT_MANIFEST, path_of, write_index
-from surf2vec.tasks.export.form import list_files
+from surf2vec.tasks.export.export import write_index
 from surf2vec.tasks.export.index import plan_index
-from surf2vec.tasks.export.served_export import token_of
-from surf2vec.tasks.export.vector_files import USER_ROW_GROUP_ROWS, describe_users, part_name, write_rows
+from surf2vec.tasks.export.vector_files import USER_ROW_GROUP_ROWS, describe_users, write_rows
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST, ReleaseFolder, open_folder, part_name
+from surf2vec.tasks.release.release_reader import list_files, token_of
 from surf2vec.tasks.users.user_set import UserSet
-from surf2vec.trainer.system.files import link_file, read_json, replace_folder, write_manifest_json
+from surf2vec.trainer.system.files import link_file, replace_folder, write_manifest_json
 from surf2vec.trainer.system.memory import private_bytes
 
 _USERS = "user_vectors"
 _CHANGES = "changes/"
 
 
-def count_in_export(folder: Path, manifest: dict[str, Any], wanted: UserSet) -> int:
+def count_in_export(folder: Path, wanted: UserSet) -> int:
     """Return how often an export names these users, also in its changes. Raises DamageError if a file cannot be read."""
-    return sum(int(wanted.find(_read_ids(folder, manifest, name)).sum()) for name in list_named(manifest, wanted))
+    release = open_folder(folder)
+    return sum(int(wanted.find(_read_ids(release, name)).sum()) for name in list_named(release.manifest, wanted))
 
 
-def count_users(folder: Path, manifest: dict[str, Any], wanted: UserSet) -> int:
+def count_users(folder: Path, wanted: UserSet) -> int:
     """Return how many of these users have a vector in an export. Raises DamageError when a file cannot be read."""
-    names = _files_of(manifest, wanted)
-    return sum(int(wanted.find(_read_ids(folder, manifest, f"{_USERS}/{name}")).sum()) for name in names)
+    release = open_folder(folder)
+    names = _files_of(release.manifest, wanted)
+    return sum(int(wanted.find(_read_ids(release, f"{_USERS}/{name}")).sum()) for name in names)
 
 
 def erase_from_export(
@@ -43,12 +45,13 @@ def erase_from_export(
     Changes since an earlier release are left out: they would name the users. One file of vectors is in memory at a time, then the
     index. Raises DamageError if a file does not match the manifest, ResourceError if disk or memory do not suffice.
     """
-    manifest = read_json(folder / EXPORT_MANIFEST)
+    release = open_folder(folder)
+    manifest = dict(release.manifest)
     user_files, remade = dict(manifest["user_files"]), {manifest["index"]["file"]}
     with replace_folder(out) as new:
         for name in _files_of(manifest, wanted):
             path = f"{_USERS}/{name}"
-            is_gone = np.asarray(wanted.find(_read_ids(folder, manifest, path)))
+            is_gone = np.asarray(wanted.find(_read_ids(release, path)))
             if not is_gone.any():
                 continue
             remade.add(path)
@@ -57,9 +60,9 @@ def erase_from_export(
                 table = pq.read_table(folder / path).filter(pa.array(~is_gone)).combine_chunks()
                 write_rows(new / path, [table], USER_ROW_GROUP_ROWS, token_of(manifest))
                 user_files[name] = {"rows": len(table)} | describe_users(new / path)
-        for name in list_files(manifest):
+        for name in release.files:
             if name not in remade and not name.startswith(_CHANGES):
-                link_file(path_of(folder, manifest, name), new / name)
+                link_file(release.path(name), new / name)
         user_files = {name: user_files[name] for name in manifest["user_files"] if name in user_files}  # in order
         num_users = sum(about["rows"] for about in user_files.values())
         manifest.pop("changes", None)
@@ -86,5 +89,5 @@ def _files_of(manifest: dict[str, Any], wanted: UserSet) -> list[str]:
     return [name for name in manifest["user_files"] if name in names]
 
 
-def _read_ids(folder: Path, manifest: dict[str, Any], name: str) -> pa.ChunkedArray:
-    return pq.read_table(path_of(folder, manifest, name), columns=["user_id"])["user_id"]
+def _read_ids(release: ReleaseFolder, name: str) -> pa.ChunkedArray:
+    return pq.read_table(release.path(name), columns=["user_id"])["user_id"]

@@ -21,12 +21,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from surf2vec.tasks.export.export import EXPORT_MANIFEST, path_of
-from surf2vec.tasks.export.form import list_files
 from surf2vec.tasks.export.without_users import count_in_export, list_named
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.promotion import read_registry
 from surf2vec.tasks.registry.tracking import Copy, Ownership, Version
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST, open_folder
+from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.root.identity import has_registry
 from surf2vec.tasks.root.run import Root, current_generation, forget_releases, list_folders, open_scratch_folder
 from surf2vec.tasks.users.user_set import UserSet, search_file
@@ -66,10 +66,7 @@ class Copies(Ownership):
     @cached_property
     def found_in(self) -> dict[Path, int]:
         """Export of the root → how many of the wanted users it has."""
-        return {
-            folder: count_in_export(folder, read_json(folder / EXPORT_MANIFEST), self.wanted)
-            for folder in self.root.exports()
-        }
+        return {folder: count_in_export(folder, self.wanted) for folder in self.root.exports()}
 
     @cached_property
     def kept(self) -> dict[str, list[str]]:
@@ -103,8 +100,7 @@ class Copies(Ownership):
                     yield copy, 0, None
 
     def _search_export(self, folder: Path) -> tuple[int, int]:
-        manifest = read_json(folder / EXPORT_MANIFEST)
-        return count_in_export(folder, manifest, self.wanted), manifest["num_users"]
+        return count_in_export(folder, self.wanted), read_json(folder / EXPORT_MANIFEST)["num_users"]
 
     def _search_copy(self, copy: Copy) -> tuple[int, int]:
         """Read the files of a copy that may name users. An incomplete upload or removal counts as empty."""
@@ -201,10 +197,10 @@ def _search_files(root: Root, name: str, wanted: UserSet, skipped: Sequence[Path
 
 def _search_index(folder: Path) -> Place:
     """Returns the rows of an index, and how many it has beyond the vectors of its export."""
-    manifest = read_json(folder / EXPORT_MANIFEST)
-    name = manifest["index"]["file"]
-    index: Any = faiss.read_index(str(path_of(folder, manifest, name)), faiss.IO_FLAG_MMAP_IFC)
-    surplus = index.ntotal - sum(about["rows"] for about in manifest["user_files"].values())
+    release = open_folder(folder)
+    name = release.manifest["index"]["file"]
+    index: Any = faiss.read_index(str(release.path(name)), faiss.IO_FLAG_MMAP_IFC)
+    surplus = index.ntotal - release.first[-1]
     return {"place": f"export/{folder.name}/{name}", "rows": index.ntotal, "found": abs(surplus)}
 
 

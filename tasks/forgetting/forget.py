@@ -17,14 +17,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from surf2vec.tasks.config import PublishConfig
-from surf2vec.tasks.export.export import EXPORT_MANIFEST
-from surf2vec.tasks.export.form import list_files
 from surf2vec.tasks.export.without_users import count_users, erase_from_export
 from surf2vec.tasks.forgetting.copies import Copies, remove_releases, search_everywhere
 from surf2vec.tasks.forgetting.erase import erase_events, erase_state, find_rows
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.publish import attach_report, publish_release
 from surf2vec.tasks.registry.pull import pull
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST
+from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.report.report import write_report
 from surf2vec.tasks.root.identity import list_earlier, registry_uri
 from surf2vec.tasks.root.records import ExportStep, RegisterStep, ReportStep, RunRecord, Step
@@ -130,7 +130,7 @@ def _check_others(copies: Copies) -> None:
     release = copies.champion.tags.get("release", "") if copies.champion else ""
     folder = copies.root.export(release)
     manifest = read_json(folder / EXPORT_MANIFEST) if copies.found_in.get(folder) else {}
-    if manifest and (found := count_users(folder, manifest, copies.wanted)) == manifest["num_users"]:
+    if manifest and (found := count_users(folder, copies.wanted)) == manifest["num_users"]:
         raise InputError(
             f"these are all {found:,} users of release {release}: to forget all users, remove {copies.root.path} and its registry"
         )

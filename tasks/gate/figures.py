@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -19,14 +18,13 @@ from surf2vec.tasks.config import GateConfig
 from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST
 from surf2vec.tasks.corpus.window import Window
 from surf2vec.tasks.evaluation.comparison import find_users, match_items, match_unchanged
-from surf2vec.tasks.export.export import EXPORT_MANIFEST, path_of, read_part_of
-from surf2vec.tasks.export.served_export import decode_vectors
 from surf2vec.tasks.export.vector_files import interests_of, read_vectors
 from surf2vec.tasks.gate.rules import TOP, Judgement, Rule, compare, hits, make_table, reciprocals
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST, ReleaseFolder, open_folder
+from surf2vec.tasks.release.release_reader import decode_vectors
 from surf2vec.tasks.root.records import Comparison, CorpusStep, EvaluateStep, ExportStep, Steps, read_run_record
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
-from surf2vec.trainer.system.files import read_json
 
 Days = Mapping[date, int]
 """The number of events of each UTC day with events."""
@@ -118,7 +116,7 @@ def judge_release(case: Case) -> dict[str, Any]:
     assert tonight is not None, "the gate comes after the export"
     rules = {rule.name: rule for rule in list_rules(case.gate)}
     figures: Figures = dict.fromkeys(rules, NO_CHAMPION)
-    norms = measure_norms(tonight.export_dir, tonight.manifest)
+    norms = measure_norms(tonight.export)
     figures["norm_outliers"] = float((norms > NORM_MULTIPLE * float(np.median(norms))).mean())
     figures |= _arrivals(case)
     if case.champion is not None:
@@ -288,18 +286,20 @@ class Released:
     """A release on disk: its corpus, and its export with the manifest."""
 
     corpus: Corpus
-    export_dir: Path
-    manifest: dict[str, Any]
+    export: ReleaseFolder
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        return self.export.manifest
 
 
 def _open_released(root: Root, release: str) -> Released | None:
     """Open the release's export and corpus; return None if one of them is gone."""
-    export_dir = root.export(release)
-    if not (export_dir / EXPORT_MANIFEST).exists():
+    if not (root.export(release) / EXPORT_MANIFEST).exists():
         return None
-    manifest = read_json(export_dir / EXPORT_MANIFEST)
-    corpus_dir: Path = root.corpus(manifest["created_from"]["window_id"])
-    return Released(open_corpus(corpus_dir), export_dir, manifest) if (corpus_dir / CORPUS_MANIFEST).exists() else None
+    export = open_folder(root.export(release))
+    corpus_dir = root.corpus(export.manifest["created_from"]["window_id"])
+    return Released(open_corpus(corpus_dir), export) if (corpus_dir / CORPUS_MANIFEST).exists() else None
 
 
 def measure_drift(challenger: Released, champion: Released) -> NDArray[np.float64]:
@@ -322,7 +322,7 @@ def compare_vectors(ids: pa.ChunkedArray, one: Released, other: Released, partit
 
     With two parts only the interests are compared: a trail is a sum of item vectors, which move every night.
     """
-    tables = [read_part_of(side.export_dir, side.manifest, partition) for side in (one, other)]
+    tables = [side.export.read_partition(partition) for side in (one, other)]
     found = [(table, find_users(ids, table["user_id"])) for table in tables if table is not None]
     if len(found) < 2:
         return np.zeros(0)
@@ -335,10 +335,10 @@ def compare_vectors(ids: pa.ChunkedArray, one: Released, other: Released, partit
     return np.clip((first * second).sum(axis=1)[lengths > 0] / lengths[lengths > 0], -1, 1)
 
 
-def measure_norms(export_dir: Path, manifest: dict[str, Any]) -> NDArray[np.float64]:
+def measure_norms(export: ReleaseFolder) -> NDArray[np.float64]:
     """Return the lengths of users' vectors, float64[m]: of all, or of every n-th row group, at most about MAX_USERS."""
-    paths = [path_of(export_dir, manifest, f"user_vectors/{name}") for name in sorted(manifest["user_files"])]
-    every = max(1, round(manifest["num_users"] / MAX_USERS))
+    paths = [export.path(f"user_vectors/{name}") for name in sorted(export.names)]
+    every = max(1, round(export.manifest["num_users"] / MAX_USERS))
     lengths = [
         np.linalg.norm(vectors.astype(np.float64), axis=1) for _, vectors in read_vectors(paths, every, NORM_BATCH_ROWS)
     ]

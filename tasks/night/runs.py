@@ -6,7 +6,7 @@ Imports nothing slow: `surf2vec run` with nothing to do needs only this.
 from typing import Any
 
 from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST
-from surf2vec.tasks.export.export import EXPORT_MANIFEST
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.root.records import CorpusStep, ExportStep, RegisterStep
 from surf2vec.tasks.root.run import Root, Run, current_generation, read_run_records
 from surf2vec.tasks.training.base import open_base

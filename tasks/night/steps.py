@@ -33,7 +33,7 @@ from surf2vec.tasks.root.identity import registry_uri
 from surf2vec.tasks.root.run import Run
 from surf2vec.tasks.root.wording import as_markdown, shown_values
 from surf2vec.tasks.stores.places import open_store
-from surf2vec.tasks.stores.push import open_release, push
+from surf2vec.tasks.stores.push import open_pushed, push
 from surf2vec.tasks.training import beginning as night_task
 from surf2vec.tasks.training import choice, trials
 from surf2vec.tasks.training.base import open_base
@@ -300,8 +300,8 @@ def _push_to(night: NightContext, url: str, on_event: OnEvent) -> dict[str, Any]
     root, publish, place = night.root, night.config.publish, mask_credentials(url)
     try:
         uri, registry = f"models:/{publish.model_name}@champion", registry_uri(root, publish)
-        with open_store(url) as store, open_release(root, uri, registry, on_event) as release:
-            return push(store, release, False, on_event, read_tombstones(root))
+        with open_store(url) as store, open_pushed(root, uri, registry, on_event) as pushed:
+            return push(store, pushed, False, on_event, read_tombstones(root))
     except SurfError as error:
         on_event("log", {"message": f"the push to {place} failed, the release stays: {error}"})
         champion = promotion.find_champion(root, publish) or "none"

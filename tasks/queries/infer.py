@@ -26,15 +26,15 @@ from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.corpus.clean_pass import CorpusPart, clean_part, count_partitions, duckdb_bytes, write_item_ix
 from surf2vec.tasks.corpus.token_pass import write_part
 from surf2vec.tasks.corpus.window import explain_unreadable, select_window
-from surf2vec.tasks.export.export import path_of, read_export
-from surf2vec.tasks.export.reduction import project, read_projection
-from surf2vec.tasks.export.served_export import token_of
+from surf2vec.tasks.export.reduction import PROJECTION_FILE, project, read_projection
 from surf2vec.tasks.export.vector_files import encode_vectors
 from surf2vec.tasks.ingest.deliveries import list_changes, rules_of
 from surf2vec.tasks.ingest.ingest import ingest
 from surf2vec.tasks.ingest.rejects import FAILED
 from surf2vec.tasks.ingest.sources import read_catalog
 from surf2vec.tasks.ingest.user_key import read_user_key
+from surf2vec.tasks.release.folder import open_folder
+from surf2vec.tasks.release.release_reader import token_of
 from surf2vec.tasks.root.failures import check_out, explain_failures
 from surf2vec.tasks.root.run import Root, note_partial, open_scratch_folder
 from surf2vec.tasks.users.tombstones import FORGOTTEN, copy_tombstones
@@ -171,7 +171,8 @@ def open_release(root: Root, release: str, folder: Path, settings: TrainConfig, 
 
     Raises InputError without an export, DamageError if it is incomplete.
     """
-    export = read_export(root.export(release))
+    exported = open_folder(root.export(release))
+    export = exported.manifest
     number, window_id = export["generation"], export["created_from"]["window_id"]
     # The generation is pinned, unless the run was killed between registering and pinning: then it is still the current one.
     paths = (root.store / "pinned" / f"{release}.json", root.store / STORE_MANIFEST)
@@ -191,7 +192,7 @@ def open_release(root: Root, release: str, folder: Path, settings: TrainConfig, 
     corpus = open_corpus(root.corpus(window_id))
     vocabulary, projection = _link(corpus.vocabulary, folder), None
     if "projection" in export:
-        projection = _link(path_of(root.export(release), export, export["projection"]["file"]), folder)
+        projection = _link(exported.path(PROJECTION_FILE), folder)
     np.save(folder / COUNTS, corpus.count_training_tokens(), allow_pickle=False)
     generation = Generation(folder, manifest)
     config = replace(generation.config, threads=settings.threads)

@@ -13,9 +13,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from surf2vec.tasks.config import PublishConfig
-from surf2vec.tasks.export.export import EXPORT_MANIFEST
-from surf2vec.tasks.export.form import list_files
 from surf2vec.tasks.registry.version_tags import read_tags
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST
+from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.root.identity import registry_uri
 from surf2vec.tasks.root.records import RegisterStep
 from surf2vec.tasks.root.run import Root

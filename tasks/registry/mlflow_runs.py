@@ -202,10 +202,9 @@ def open_run(
         if KIND_TAG not in place.tags:
             client.set_experiment_tag(experiment_id, KIND_TAG, KIND)
         found = client.search_runs([experiment_id], f"tags.{RUN_TAG} = '{run_id}'")
-        # Earlier versions did not set the tag.
-        ours = [run for run in found if run.data.tags.get(ROOT_TAG) in (None, tags.get(ROOT_TAG))]
+        ours = [run for run in found if run.data.tags.get(ROOT_TAG) == tags.get(ROOT_TAG)]
         if ours:
-            run = max(ours, key=lambda run: ROOT_TAG in run.data.tags)
+            run = ours[0]
             client.update_run(run.info.run_id, status="RUNNING")
         else:
             user = resolve_tags().get(MLFLOW_USER, "")  # "Created by": the model's card says to ask them

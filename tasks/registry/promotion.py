@@ -14,10 +14,10 @@ from typing import Any
 
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.corpus.window import ends_before
-from surf2vec.tasks.export.export import EXPORT_MANIFEST
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.releases import CHALLENGER, CHAMPION, alias_of
 from surf2vec.tasks.registry.tracking import Ownership, Registered, Version
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.root.identity import has_registry, registry_uri
 from surf2vec.tasks.root.records import GateStep, Promotion, RunRecord, Step
 from surf2vec.tasks.root.run import Root, Run, private_files

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from surf2vec.tasks.config import PublishConfig
-from surf2vec.tasks.export.export import EXPORT_MANIFEST
-from surf2vec.tasks.export.form import list_files
 from surf2vec.tasks.registry import mlflow_runs, tracking
 from surf2vec.tasks.registry.faults import TAG_PATH, TAG_SHA256, find_faults
 from surf2vec.tasks.registry.mlflow_runs import Metric
 from surf2vec.tasks.registry.promotion import settle_aliases
 from surf2vec.tasks.registry.release_state import open_state
 from surf2vec.tasks.registry.tracking import Content, Version
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST
+from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.report.cards import list_night, model_card, name_night, version_card
 from surf2vec.tasks.report.measured import list_train_metrics
 from surf2vec.tasks.report.tables import flatten
@@ -74,7 +74,7 @@ def publish_release(
 
     def is_ours(one: Version) -> bool:
         """Return whether a version is this release, registered by this root, and not a copy of another version."""
-        is_same = one.tags.get("manifest_sha256") == digest and one.tags.get(ROOT_TAG, root_id) == root_id
+        is_same = one.tags.get("manifest_sha256") == digest and one.tags.get(ROOT_TAG) == root_id
         return is_same and not one.is_copied
 
     version = next(filter(is_ours, tracking.get_registered(uri, publish.model_name).versions), None)

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from surf2vec.tasks.export.export import EXPORT_MANIFEST
-from surf2vec.tasks.export.form import check_manifest, check_tables, list_files
 from surf2vec.tasks.export.without_users import count_users, erase_from_export
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.tracking import Version
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST, check_manifest, check_tables
+from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.users.tombstones import NOBODY, Tombstones
 from surf2vec.tasks.users.user_set import want_forgotten
@@ -122,7 +122,7 @@ def pull(
 
 
 def _count_forgotten(folder: Path, forgotten: Tombstones) -> int:
-    return count_users(folder, read_json(folder / EXPORT_MANIFEST), want_forgotten(forgotten)) if forgotten else 0
+    return count_users(folder, want_forgotten(forgotten)) if forgotten else 0
 
 
 def describe_pull(manifest: dict[str, Any], version: Version, out: Path, fetcher: Fetcher) -> dict[str, Any]:

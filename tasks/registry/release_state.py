@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST
-from surf2vec.tasks.export.export import EXPORT_MANIFEST
 from surf2vec.tasks.ingest.sources import read_catalog
 from surf2vec.tasks.registry.faults import TAG_PATH, TAG_SHA256
 from surf2vec.tasks.registry.tracking import Content
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.root.credentials import mask_values
 from surf2vec.tasks.root.identity import read_root_id
 from surf2vec.tasks.root.records import RunRecord

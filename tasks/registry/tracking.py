@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 # This import comes first: it sets environment variables that MLflow reads when it is imported.
-from surf2vec.tasks.registry.mlflow_runs import RUN_TAG, connect, download, gather, let_others_make, use_uri
+from surf2vec.tasks.registry.mlflow_runs import connect, download, gather, let_others_make, use_uri
 
 # isort: split
 import mlflow.pyfunc
@@ -31,11 +31,11 @@ from mlflow.utils.file_utils import local_file_uri_to_path
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.registry.version_tags import read_tags, store_tags
 from surf2vec.tasks.root.identity import ROOT_TAG, is_own_registry, read_root_id, registry_uri
-from surf2vec.tasks.root.run import Root, read_run_records, use_temporary_folder
+from surf2vec.tasks.root.run import Root, use_temporary_folder
 from surf2vec.trainer.system.files import sync_folder, sync_tree
 
 MODEL_CODE = Path(__file__).parent / "user_vectors_model.py"
-MODEL_MODULES = tuple(Path(__file__).parents[1] / "export" / name for name in ("served_export.py", "trail_sums.py"))
+MODEL_MODULES = tuple(Path(__file__).parents[1] / "release" / name for name in ("release_reader.py", "trail_sums.py"))
 REQUIREMENTS = ("mlflow", "numpy", "pandas", "pyarrow", "faiss-cpu")
 
 
@@ -59,7 +59,6 @@ class Version:
     name: str
     number: int
     tags: dict[str, str]
-    mlflow_run_id: str | None = None
     is_copied: bool = False
     made_of: str = field(default="", compare=False)
     created_at: datetime = field(default=datetime.min, compare=False)
@@ -81,7 +80,6 @@ class Copy:
     location: str
     tags: dict[str, str]
     is_ready: bool
-    mlflow_run_id: str | None = None
 
     @property
     def folder(self) -> Path | None:
@@ -110,8 +108,7 @@ class Ownership:
     """Decides which versions and logged models in a registry belong to this root. Only these may be changed or removed.
 
     The tag `surf2vec_root` of a logged model or a version names the root that made it. A version copied from another version has
-    the same tags but does not belong to the root. Earlier versions of surf2vec set no tag: then the MLflow run decides, which
-    must be that of one of the root's runs.
+    the same tags but does not belong to the root.
     """
 
     root: Root
@@ -126,40 +123,16 @@ class Ownership:
         return read_root_id(self.root)
 
     def owns_version(self, version: Version) -> bool:
-        if version.is_copied or "manifest_sha256" not in version.tags:
-            return False
-        if ROOT_TAG in version.tags:
-            return version.tags[ROOT_TAG] == self.root_id
-        return version.name == self.publish.model_name and version.mlflow_run_id in self._untagged_runs
+        return not version.is_copied and self.root_id is not None and version.tags.get(ROOT_TAG) == self.root_id
 
     def owns_copy(self, copy: Copy) -> bool:
         if self._is_own and not (copy.folder and copy.folder.is_relative_to(self.root.artifacts)):
             return False  # the root is a copy of the one that has these files, or was moved away from them
-        if ROOT_TAG in copy.tags:
-            return copy.tags[ROOT_TAG] == self.root_id
-        return copy.mlflow_run_id in self._untagged_runs
+        return self.root_id is not None and copy.tags.get(ROOT_TAG) == self.root_id
 
     @cached_property
     def _is_own(self) -> bool:
         return is_own_registry(self.root, self.publish)
-
-    @cached_property
-    def _untagged_runs(self) -> set[str]:
-        """The MLflow runs of this root that have no root tag: the one in the record, or else any in the root's experiment."""
-        recorded_runs: dict[str, str | None] = {}
-        for record in read_run_records(self.root):
-            registered = record.steps.registered or record.gone_steps.registered
-            recorded_runs[record.run_id] = (registered and registered.mlflow_run_id) or None
-        ours = set()
-        with connect(self.uri) as client:
-            names = {one.experiment_id: one.name for one in gather(client.search_experiments)}
-            for run in gather(partial(client.search_runs, list(names), f"tags.{RUN_TAG} LIKE '%'")) if names else ():
-                recorded = recorded_runs.get(run.data.tags[RUN_TAG], "")
-                is_recorded = recorded == run.info.run_id
-                is_in_experiment = recorded is None and names[run.info.experiment_id] == self.publish.experiment
-                if ROOT_TAG not in run.data.tags and (is_recorded or is_in_experiment):
-                    ours.add(run.info.run_id)
-        return ours
 
 
 def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, temporary: Path) -> str:
@@ -334,7 +307,7 @@ def list_copies(tracking_uri: str) -> list[Copy]:
         experiments = [one.experiment_id for one in gather(client.search_experiments)]
         found = gather(partial(client.search_logged_models, experiments)) if experiments else []
     return [
-        Copy(one.model_id, one.artifact_location, dict(one.tags), str(one.status) == "READY", one.source_run_id)
+        Copy(one.model_id, one.artifact_location, dict(one.tags), str(one.status) == "READY")
         for one in found
         if {"manifest_sha256", "export_path"} <= one.tags.keys()
     ]
@@ -365,6 +338,4 @@ def _as_version(version: Any) -> Version:
     is_copied = source != version.source and "/" in source
     made_of = "" if source == version.source or is_copied else source
     created_at = datetime.fromtimestamp(version.creation_timestamp / 1000, UTC)
-    return Version(
-        version.name, int(version.version), read_tags(version.tags), version.run_id, is_copied, made_of, created_at
-    )
+    return Version(version.name, int(version.version), read_tags(version.tags), is_copied, made_of, created_at)

@@ -2,7 +2,7 @@
 
 Nearest users are found by faiss. Where it is not installed every user is compared, which takes longer and finds the same.
 
-MLflow copies this file and the modules that it imports from surf2vec, served_export.py and trail_sums.py, into the model, and
+MLflow copies this file and the modules that it imports from surf2vec, release_reader.py and trail_sums.py, into the model, and
 runs it at load time. So they import nothing else of surf2vec, and surf2vec does not import this file. `predict` takes a column
 `user_id` and returns a row for each user id, in the same order:
 
@@ -20,60 +20,40 @@ Without it `items` may have pages that the user has seen.
 With params {"part": "interest"} or "trail" vectors and items are of that part alone; the manifest names its columns.
 
 The vectors are in the model, or in the export's folder, whose URI is in the model's configuration. If the folder has another path
-on this machine, use `mlflow.pyfunc.load_model(..., model_config={"export_uri": "file:///mnt/export/r1"})`.
-
-Loading reads only the manifest and the sizes of the files. A lookup hashes the id to find its part, finds the row group by the
-least ids in the part's footer, and reads that group only. The index is memory-mapped. The items, and the input vectors of the
-trail, are read at first use.
-
-Bytes are compared with the digests of the manifest before use: row groups and footers of users one by one; the index, the items,
-and parts of earlier versions, whose row groups have no digests, as complete files.
+on this machine, use `mlflow.pyfunc.load_model(..., model_config={"export_uri": "file:///mnt/export/r1"})`. Loading reads only the
+manifest and the sizes of the files.
 """
 
 import hashlib
+import json
+import os
 import sys
-from bisect import bisect_right
-from collections import defaultdict
-from functools import cached_property, lru_cache
-from itertools import accumulate
+from functools import cached_property
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import mlflow.pyfunc
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 from mlflow.models import set_model
 
-for name in ("trail_sums", "served_export"):
+for name in ("trail_sums", "release_reader"):
     sys.modules.pop(name, None)  # the modules of another release that this process has loaded
-from served_export import TOKEN, Export, Part, as_bytes, decode_vectors  # noqa: E402
+from release_reader import TOKEN, ReleaseError, ReleaseReader, find_other  # noqa: E402
 from trail_sums import TrailSums, check_pages, trail_of_release  # noqa: E402 (see above)
-
-MAX_OPEN_PARTS = 512  # a footer of 50,000 users takes about 850 kB of memory
-MAX_KEPT_GROUPS = 8192  # row groups whose ids stay in memory, of a million users: about 25 MB
-SCORES_AT_ONCE = 1 << 24
 
 
 class UserVectors(mlflow.pyfunc.PythonModel):
     """Predicts from an export's folder: see the module docstring."""
 
     def load_context(self, context: Any) -> None:
-        self.export = Export(context)
-        self.manifest = self.export.manifest
-        self.names = list(self.manifest["user_files"])
-        # Row r of the index is row r - first[i] of part i: the index has the parts in order.
-        counts = [about["rows"] for about in self.manifest["user_files"].values()]
-        self.first = list(accumulate(counts, initial=0))
-        self.part = lru_cache(maxsize=MAX_OPEN_PARTS)(
-            lambda number: Part(self.export, f"user_vectors/{self.names[number]}")
-        )
-        self.ids = lru_cache(maxsize=MAX_KEPT_GROUPS)(
-            lambda number, group: self.part(number).read([group], ["user_id"])[group]["user_id"]
-        )
+        self.release = open_registered(context)
+        self.manifest = self.release.manifest
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
         k, num_items = (read_count(params, name) for name in ("k", "items"))
-        columns_of_part = read_part(params, self.manifest, k)
+        part = read_part(params, self.manifest, k)
         given = read_columns(model_input)
         seen = read_seen(params, given)
         index = next(iter(given.values())).index
@@ -84,14 +64,20 @@ class UserVectors(mlflow.pyfunc.PythonModel):
             trail_of_release(self.manifest)
             vectors, is_known = self.trail_sums.renew(vectors, list(given["pages"]))
             is_found |= is_known
-        own_rows, vectors = own_rows[is_found], vectors[is_found, columns_of_part]
-        columns = {"vector": vectors.tolist()}
+        own_rows, vectors = own_rows[is_found], vectors[is_found, part]
+        columns: dict[str, list[Any]] = {"vector": vectors.tolist()}
         if k:
-            columns |= self.find_neighbours(own_rows, vectors, k)
+            near = self.release.find_neighbours(own_rows, vectors, k)
+            columns["neighbours"], columns["scores"] = ([[one[at] for one in row] for row in near] for at in (0, 1))
         if num_items:
-            columns |= self.find_items(
-                vectors, num_items, columns_of_part, [seen[row] for row in np.flatnonzero(is_found)]
-            )
+            if not self.manifest["item_files"]:
+                raise ValueError(
+                    "this release was trained with hierarchical softmax and has no item vectors: leave out `items`"
+                )
+            places = self.item_places if any(map(len, seen)) else {}
+            left_out = [[places[url] for url in seen[row] if url in places] for row in np.flatnonzero(is_found)]
+            best = list(self.release.rank_items(vectors, num_items, part, left_out))
+            columns["items"], columns["item_scores"] = ([row[at] for row in best] for at in (0, 1))
         told = {"user_id": given["user_id"].tolist()} if "user_id" in given else {}
         for name, values in columns.items():
             found = iter(values)
@@ -104,7 +90,7 @@ class UserVectors(mlflow.pyfunc.PythonModel):
         """Return rows in the index int64[n], -1 for who has no vector, and vectors float32[n, D], zeros for them."""
         rows = np.full(len(ids), -1, np.int64)
         vectors = np.zeros((len(ids), self.manifest["vector_size"]), np.float32)
-        users = self.find_users(set(ids) - {None})
+        users = self.release.find_users(set(ids) - {None})
         for place, user_id in enumerate(ids) if users else ():
             if user_id in users:
                 rows[place], vectors[place] = users[user_id]
@@ -112,141 +98,70 @@ class UserVectors(mlflow.pyfunc.PythonModel):
 
     @cached_property
     def trail_sums(self) -> TrailSums:
-        with self.export.reading_verified(self.manifest["trail"]["file"]) as path:
-            table = pq.read_table(path)
-        return TrailSums.of_release(self.manifest, table["url"].to_pylist(), decode_vectors(table))
-
-    @cached_property
-    def index(self) -> Any:
-        try:
-            import faiss
-        except ModuleNotFoundError:
-            return EveryUser(self)
-        # Flat and inverted-file kinds are read from the disk as they are searched; others come into memory.
-        with self.export.reading_verified(self.manifest["index"]["file"]) as path:
-            index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
-        if "nprobe" in self.manifest["index"]:  # a quantised index: the number of lists that a search reads
-            index.nprobe = self.manifest["index"]["nprobe"]
-        return index
-
-    @cached_property
-    def item_table(self) -> tuple[np.ndarray, np.ndarray]:
-        """(urls, float32 (V, D)) of the items, by item_ix."""
-        if not self.manifest["item_files"]:
-            raise ValueError(
-                "this release was trained with hierarchical softmax and has no item vectors: leave out `items`"
-            )
-        tables = []
-        for name in self.manifest["item_files"]:
-            with self.export.reading_verified(f"item_vectors/{name}") as path:
-                tables.append(pq.read_table(path, columns=["url", "vector"]))
-        urls = np.concatenate([table["url"].to_numpy() for table in tables])
-        return urls, np.concatenate([decode_vectors(table) for table in tables])
-
-    def find_users(self, user_ids: set[str]) -> dict[str, tuple[int, np.ndarray]]:
-        """Return {user_id: (row in the index, vector)} of the users with a vector."""
-        numbers = {name: number for number, name in enumerate(self.names)}
-        wanted: dict[int, list[str]] = defaultdict(list)
-        for user_id in user_ids:
-            number = numbers.get(f"part-{partition_of(user_id, self.manifest['partitions']):05d}.parquet")
-            if number is not None:
-                wanted[number].append(user_id)
-        found = {}
-        for number, ids in sorted(wanted.items()):
-            part = self.part(number)
-            groups = {part.group_of_id(user_id) for user_id in ids} - {-1}
-            for group, table in part.read(sorted(groups), ["user_id", "vector", "scale"]).items():
-                rows = {user_id: row for row, user_id in enumerate(table["user_id"].to_pylist())}
-                vectors, first = decode_vectors(table), self.first[number] + part.starts[group]
-                for user_id in rows.keys() & ids:
-                    found[user_id] = (first + rows[user_id], vectors[rows[user_id]].copy())
-        return found
-
-    def find_neighbours(self, own_rows: np.ndarray, vectors: np.ndarray, k: int) -> dict[str, list[Any]]:
-        """Return of each user the k nearest others, nearest first: {"neighbours": lists of ids, "scores": of cosines}.
-
-        own_rows int64[n]: of the users in the index, -1 for strangers; vectors float32[n, D].
-        """
-        near: dict[str, list[Any]] = {"neighbours": [], "scores": []}
-        if not len(vectors):
-            return near
-        scores, rows = self.index.search(unit_rows(vectors), min(k + 1, self.index.ntotal))
-        names = self.read_ids(set(rows.ravel().tolist()) - {-1})
-        for own_row, *found in zip(own_rows.tolist(), rows.tolist(), scores.tolist(), strict=True):
-            pairs = zip(*found, strict=True)
-            others = [(names[row], min(score, 1.0)) for row, score in pairs if row not in (own_row, -1)][:k]
-            near["neighbours"].append([name for name, _ in others])
-            near["scores"].append([score for _, score in others])
-        return near
-
-    def read_ids(self, rows: set[int]) -> dict[int, str]:
-        """Return {row in the index: user_id}; reads only the row groups that contain them, and keeps their ids in memory."""
-        wanted: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for row in rows:
-            number = bisect_right(self.first, row) - 1
-            group = bisect_right(self.part(number).starts, row - self.first[number]) - 1
-            wanted[number][group].append(row)
-        names = {}
-        for number, groups in sorted(wanted.items()):
-            part = self.part(number)
-            self.export.check(part.name)
-            for group, found in sorted(groups.items()):
-                ids, first = self.ids(number, group), self.first[number] + part.starts[group]
-                names |= {row: ids[row - first].as_py() for row in found}
-        return names
+        return TrailSums.of_release(self.manifest, *self.release.trail_inputs)
 
     @cached_property
     def item_places(self) -> dict[str, int]:
-        return {url: place for place, url in enumerate(self.item_table[0].tolist())}
-
-    def find_items(
-        self, vectors: np.ndarray, num_items: int, columns: slice, seen: list[list[str]]
-    ) -> dict[str, list[Any]]:
-        """Return of each user the best items, highest score first: {"items": lists of urls, "item_scores": of scores}.
-
-        vectors float32[n, D]; columns: of the items' vectors, as many as the users' have; seen: items to leave out, of each user.
-        """
-        urls, item_vectors = self.item_table
-        item_vectors = item_vectors[:, columns]
-        num_items = min(num_items, len(urls))
-        at_once = max(1, SCORES_AT_ONCE // max(1, len(urls)))
-        best: dict[str, list[Any]] = {"items": [], "item_scores": []}
-        for start in range(0, len(vectors), at_once):
-            scores = vectors[start : start + at_once] @ item_vectors.T
-            for row, urls_seen in enumerate(seen[start : start + at_once]):
-                scores[row, [self.item_places[url] for url in urls_seen if url in self.item_places]] = -np.inf
-            top = np.argpartition(-scores, num_items - 1, axis=1)[:, :num_items]
-            for row, places in zip(scores, top, strict=True):
-                places = places[np.lexsort((places, -row[places]))]
-                places = places[row[places] > -np.inf]
-                best["items"].append(urls[places].tolist())
-                best["item_scores"].append(row[places].tolist())
-        return best
+        return {url: place for place, url in enumerate(self.release.items[0].tolist())}
 
 
-class EveryUser:
-    """Finds nearest users without an index: compares all, one part of the release after the other."""
+def open_registered(context: Any) -> ReleaseReader:
+    """Return the release of a model, all of whose files have the sizes that were registered.
 
-    def __init__(self, model: UserVectors) -> None:
-        self.model, self.ntotal = model, model.first[-1]
+    If the model holds a copy, `context` has the artifact "export". If it refers to a folder, `context` has the artifact
+    "manifest", a copy of the folder's manifest, and the configuration "export_uri".
+    """
+    if "manifest" in context.artifacts:
+        registered = Path(context.artifacts["manifest"]).read_bytes()
+        folder = folder_of(context.model_config["export_uri"])
+        way_out = (
+            "put the folder back as it was, load another version, or say where the folder is now with "
+            'mlflow.pyfunc.load_model(..., model_config={"export_uri": "file:///the/folder"})'
+        )
+    else:
+        folder = Path(context.artifacts["export"])
+        registered = (folder / "manifest.json").read_bytes()
+        way_out = "load another version, or repeat the `surf2vec run` that registered this one: it repairs the copy"
+    try:
+        release = ReleaseReader(folder, read_manifest(registered), way_out)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ReleaseError(f"manifest.json in {folder} was altered: {way_out}") from None
+    if not folder.is_dir():
+        raise release.error("it is not on this machine: moved, deleted, or its disk is not mounted")
+    for name, about in release.files.items():
+        if name.startswith("changes/"):
+            continue
+        release.check(name)
+        found_bytes, num_bytes = release.stamps[name][0], about["bytes"]
+        if found_bytes != num_bytes:
+            other = find_other(folder / name, release.manifest)
+            raise release.error(f"{name} there {other or f'has {found_bytes:,} bytes, registered were {num_bytes:,}'}")
+    # The manifest is checked last, so that a folder that is replaced meanwhile is noticed.
+    with release.opened("manifest.json", is_whole=False) as path:
+        digests = [hashlib.sha256(content).hexdigest() for content in (path.read_bytes(), registered)]
+    if digests[0] != digests[1]:
+        raise release.error("it holds another export: sha256 of manifest.json {}, registered was {}".format(*digests))
+    return release
 
-    def search(self, units: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the cosines float32[n, k], highest first, and rows int64[n, k] of the users nearest to unit vectors [n, D]."""
-        best = np.full((len(units), k), -np.inf, np.float32), np.full((len(units), k), -1, np.int64)
-        for number, first in enumerate(self.model.first[:-1]):
-            part = self.model.part(number)
-            for group, table in part.read(list(range(part.metadata.num_row_groups)), ["vector", "scale"]).items():
-                vectors = unit_rows(decode_vectors(table))
-                rows = np.broadcast_to(first + part.starts[group] + np.arange(len(vectors)), (len(units), len(vectors)))
-                found = np.hstack((best[0], units @ vectors.T)), np.hstack((best[1], rows))
-                order = np.argsort(-found[0], axis=1, kind="stable")[:, :k]
-                best = tuple(np.take_along_axis(one, order, axis=1) for one in found)
-        return best
+
+def read_manifest(content: bytes) -> dict[str, Any]:
+    """Parse a manifest. Raises ValueError, KeyError, TypeError or AttributeError unless its digest is right."""
+    manifest = json.loads(content)
+    digest = manifest.pop("digest")
+    text = json.dumps(manifest, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    if digest != hashlib.sha256(text.encode()).hexdigest():
+        raise ValueError(digest)
+    return manifest
 
 
-def unit_rows(vectors: np.ndarray) -> np.ndarray:
-    """Return vectors float32[n, D] with the length 1; zeros stay."""
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+def folder_of(uri: str) -> Path:
+    """Return the folder that a file:// URI or a plain path names."""
+    parts = urlsplit(uri)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        return Path(unquote(parts.path))
+    if not os.path.isabs(uri):
+        raise ReleaseError(f"export_uri is {uri!r}: give a folder of this machine, for instance file:///mnt/export/r1")
+    return Path(uri)
 
 
 def read_columns(frame: pd.DataFrame) -> dict[str, pd.Series]:
@@ -309,12 +224,6 @@ def as_id(value: Any) -> str | None:
     if pd.api.types.is_scalar(value) and pd.isna(value):
         return None
     return str(int(value)) if isinstance(value, (float, np.floating)) and value.is_integer() else str(value)
-
-
-def partition_of(user_id: str, partitions: int) -> int:
-    """Return the micro-partition of a user: the low 64 bits of the id's md5, modulo `partitions`."""
-    digest = hashlib.md5(as_bytes(user_id), usedforsecurity=False).digest()
-    return int.from_bytes(digest[8:], "little") % partitions
 
 
 set_model(UserVectors())

@@ -1,6 +1,5 @@
 """The tags of a version. Those that people read stand alone, at most six; those that only programs read share a JSON tag a group.
 
-Versions that an earlier surf2vec registered have a tag for each. A group's JSON replaces all tags of the group.
 A group has one writer, so that none overwrites what another has just written.
 """
 
@@ -20,11 +19,10 @@ GROUPS = {
 
 
 def read_tags(stored: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags of a version by name, whether they are stored alone or in a group."""
-    tags = dict(stored)
-    for group, names in GROUPS.items():
-        if group in stored:
-            tags = {name: tags[name] for name in tags.keys() - {group, *names}} | json.loads(stored[group])
+    """Return the tags of a version by name: those that are stored alone, and those of the groups."""
+    tags = {name: value for name, value in stored.items() if name not in GROUPS}
+    for group in GROUPS.keys() & stored.keys():
+        tags |= json.loads(stored[group])
     return tags
 
 

@@ -18,15 +18,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from surf2vec.tasks.export.export import EXPORT_MANIFEST, path_of
-from surf2vec.tasks.export.index import unit_rows
-from surf2vec.tasks.export.served_export import decode_vectors
-from surf2vec.tasks.export.vector_files import VECTOR_COLUMNS, directions_of
+from surf2vec.tasks.export.vector_files import directions_of
+from surf2vec.tasks.release.folder import open_folder
+from surf2vec.tasks.release.release_reader import VECTOR_COLUMNS, decode_vectors, unit_rows
 from surf2vec.tasks.report.page_names import OTHER, sections, short_names, shorten, shown_url
 from surf2vec.tasks.report.plots import Label, LineChart, draw_lines, place_labels
 from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.wording import format_count, format_duration, format_short
-from surf2vec.trainer.system.files import read_json
 
 MAP_WIDTH, MAP_HEIGHT, MAP_MARGIN = 820, 640, 22
 NUM_REGIONS = 8
@@ -190,9 +188,8 @@ def read_pages(export_dir: Path, max_pages: int = MAX_PAGES) -> Pages:
     Only these are drawn and compared, because vectors of rarely seen pages are mostly noise. Vectors that are zero or
     not finite have no direction and are left out.
     """
-    manifest = read_json(export_dir / EXPORT_MANIFEST)
-    names = [f"item_vectors/{name}" for name in manifest["item_files"]]
-    files = [pq.ParquetFile(path_of(export_dir, manifest, name)) for name in names]
+    release = open_folder(export_dir)
+    files = [pq.ParquetFile(release.path(f"item_vectors/{name}")) for name in release.manifest["item_files"]]
     counts = np.concatenate([np.zeros(0, np.int64), *(file.read(["count"])["count"].to_numpy() for file in files)])
     wanted: NDArray[np.int64] = np.sort(np.argsort(-counts, kind="stable")[:max_pages])
     if not len(wanted):
@@ -206,7 +203,7 @@ def read_pages(export_dir: Path, max_pages: int = MAX_PAGES) -> Pages:
                 tables.append(file.read_row_group(group, columns=["url", *VECTOR_COLUMNS]).take(rows))
             start = stop
     table = pa.concat_tables(tables)
-    directions, is_usable = centre_directions(directions_of(decode_vectors(table), manifest))
+    directions, is_usable = centre_directions(directions_of(decode_vectors(table), release.manifest))
     order = np.argsort(-counts[wanted], kind="stable")
     order = order[is_usable[order]]
     return Pages(table["url"].take(order).to_pylist(), counts[wanted][order], directions[order], len(counts))

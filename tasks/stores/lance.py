@@ -19,7 +19,8 @@ import pyarrow as pa
 from lancedb.index import BTree, IvfSq
 from numpy.typing import NDArray
 
-from surf2vec.tasks.stores.places import KEYS, Change, Place, Side, as_vectors, empty_digests, lock_folder, parse_side
+from surf2vec.tasks.release.release_reader import KEYS
+from surf2vec.tasks.stores.places import Change, Place, Side, as_vectors, empty_digests, lock_folder, parse_side
 
 INDEXED_ROWS = 50_000  # below, LanceDB compares with every row, in milliseconds
 REMOVED_ROWS = 5_000  # in one condition

@@ -22,7 +22,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from surf2vec.tasks.stores.places import KEYS, Change, Place, Side, as_vectors, empty_digests, lock_folder, parse_side
+from surf2vec.tasks.release.release_reader import KEYS
+from surf2vec.tasks.stores.places import Change, Place, Side, as_vectors, empty_digests, lock_folder, parse_side
 from surf2vec.trainer.errors import InputError
 from surf2vec.trainer.system.files import (
     TEMPORARY_SUFFIX,

@@ -21,11 +21,11 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from surf2vec.tasks.release.release_reader import KEYS
 from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.trainer.errors import ConfigError, DamageError, InputError, SurfError, UnavailableError
 from surf2vec.trainer.system.files import lock
 
-KEYS = {"users": "user_id", "items": "url"}
 ADAPTERS = {  # scheme → module, class, package, extra
     "postgresql": ("postgres", "PostgresStore", "psycopg2", "pgvector"),
     "lancedb": ("lance", "LanceStore", "lancedb", "lancedb"),

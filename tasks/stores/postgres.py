@@ -14,7 +14,8 @@ import polars as pl
 import psycopg2
 from numpy.typing import NDArray
 
-from surf2vec.tasks.stores.places import KEYS, Change, Place, Side, empty_digests, parse_side
+from surf2vec.tasks.release.release_reader import KEYS
+from surf2vec.tasks.stores.places import Change, Place, Side, empty_digests, parse_side
 from surf2vec.tasks.stores.postgres_wire import encode_rows
 
 OPERATORS = {"users": "vector_cosine_ops", "items": "vector_ip_ops"}

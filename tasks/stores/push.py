@@ -17,16 +17,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from surf2vec.tasks.export.export import EXPORT_MANIFEST, path_of, read_export
-from surf2vec.tasks.export.served_export import decode_vectors
-from surf2vec.tasks.export.vector_files import ITEM_BATCH_ROWS, VECTOR_COLUMNS
 from surf2vec.tasks.registry.pull import find_version, pull
 from surf2vec.tasks.registry.tracking import Version
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST, ReleaseFolder, open_folder
+from surf2vec.tasks.release.release_reader import KEYS
 from surf2vec.tasks.root.run import Root, open_scratch_folder
-from surf2vec.tasks.stores.places import KEYS, Change, Side, Store, empty_digests
+from surf2vec.tasks.stores.places import Change, Side, Store, empty_digests
 from surf2vec.tasks.users.tombstones import NOBODY, Tombstones, read_tombstones
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.events import OnEvent, ignore_event
@@ -51,35 +49,31 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Release:
-    """A release to push: the folder of its export, and its version in the registry."""
+class Pushed:
+    """What is pushed: a release in a folder, and its version in the registry."""
 
-    folder: Path
-    manifest: dict[str, Any]
+    release: ReleaseFolder
     version: Version
 
     def name_side(self, name: str, number: int) -> Side:
         """Return what a side is that holds this release."""
+        manifest = self.release.manifest
         return Side(
             name=name,
-            release=self.manifest["release"],
+            release=manifest["release"],
             version=self.version.number,
-            space_id=self.manifest["space_id"],
+            space_id=manifest["space_id"],
             window_end=self.version.tags.get("window_until", ""),
-            vector_size=self.manifest["vector_size"],
-            manifest_sha256=digest_file(self.folder / EXPORT_MANIFEST),
+            vector_size=manifest["vector_size"],
+            manifest_sha256=digest_file(self.release.folder / EXPORT_MANIFEST),
             pushed_at=datetime.now(UTC).isoformat(timespec="seconds"),
             number=number,
         )
 
     def read_rows(self, kind: str) -> Iterator[pa.Table]:
         """Yield all rows in batches: key, vector as float32, digest."""
-        folder, files = f"{kind[:-1]}_vectors", self.manifest[f"{kind[:-1]}_files"]
-        for name in sorted(files):
-            with pq.ParquetFile(path_of(self.folder, self.manifest, f"{folder}/{name}")) as file:
-                columns = [name for name in (KEYS[kind], *VECTOR_COLUMNS) if name in file.schema_arrow.names]
-                for batch in file.iter_batches(ITEM_BATCH_ROWS, columns=columns):
-                    yield make_rows(kind, batch[KEYS[kind]], decode_vectors(batch))
+        for keys, vectors in self.release.read_batches(kind):
+            yield make_rows(kind, keys, vectors)
 
     def read_digests(self, kind: str) -> pl.DataFrame:
         """Return the key and the digest of every row."""
@@ -95,7 +89,7 @@ class Release:
 
 
 @contextmanager
-def open_release(root: Root, uri: str, tracking_uri: str, on_event: OnEvent) -> Iterator[Release]:
+def open_pushed(root: Root, uri: str, tracking_uri: str, on_event: OnEvent) -> Iterator[Pushed]:
     """Yield the release that `uri` names: from the root if it is there, else pulled into a folder that is removed at the end.
 
     That is in the root, if there is one: then the next command removes what a killed one left.
@@ -104,18 +98,18 @@ def open_release(root: Root, uri: str, tracking_uri: str, on_event: OnEvent) -> 
     folder = root.export(version.tags["release"])
     manifest = folder / EXPORT_MANIFEST
     if manifest.exists() and digest_file(manifest) == version.tags["manifest_sha256"]:
-        yield Release(folder, read_export(folder), version)
+        yield Pushed(open_folder(folder), version)
         return
     has_root = root.sources.exists()
     with open_scratch_folder(root, "push") if has_root else TemporaryDirectory(prefix="surf2vec-push-") as scratch:
         on_event("log", {"message": f"{folder} does not have {version.place}: it is pulled from the registry"})
         folder = Path(scratch) / "pulled"
         pull(version.place, folder, tracking_uri, on_event, read_tombstones(root))
-        yield Release(folder, read_export(folder), version)
+        yield Pushed(open_folder(folder), version)
 
 
 def push(
-    store: Store, release: Release, whole: bool, on_event: OnEvent = ignore_event, forgotten: Tombstones = NOBODY
+    store: Store, pushed: Pushed, whole: bool, on_event: OnEvent = ignore_event, forgotten: Tombstones = NOBODY
 ) -> dict[str, Any]:
     """Let readers of the store see the release. Returns a summary; a repeated call changes nothing.
 
@@ -126,8 +120,8 @@ def push(
     sides = {side.name: side for side in store.read_sides()}
     serving = next((side for side in sides.values() if side.serves), None)
     name = "b" if serving and serving.name == "a" else "a"
-    target = release.name_side(name, max((side.number for side in sides.values()), default=0) + 1)
-    wanted = {kind: release.read_digests(kind) for kind in KEYS}
+    target = pushed.name_side(name, max((side.number for side in sides.values()), default=0) + 1)
+    wanted = {kind: pushed.read_digests(kind) for kind in KEYS}
     served = {kind: _read_held(store, serving, kind) for kind in KEYS}
     found = {kind: compare(served[kind], wanted[kind], key) for kind, key in KEYS.items()}
     anew = whole or found["users"].num_written > ANEW_SHARE * len(wanted["users"])
@@ -137,7 +131,7 @@ def push(
     else:
         if whole or not holds(sides.get(name), target):
             on_event("log", {"message": f"writing side {name} of {store.place}"})
-            write_side(store, release, target, None if anew else serving, wanted, on_event)
+            write_side(store, pushed, target, None if anew else serving, wanted, on_event)
         checked = check_side(store, target, wanted)
         store.swap(replace(target, is_complete=True, serves=True))
         changed, message = True, f"release {target.release} serves there now"
@@ -202,7 +196,7 @@ def compare(held: pl.DataFrame, wanted: pl.DataFrame, key: str) -> Difference:
 
 
 def write_side(
-    store: Store, release: Release, target: Side, since: Side | None, wanted: dict[str, pl.DataFrame], on_event: OnEvent
+    store: Store, pushed: Pushed, target: Side, since: Side | None, wanted: dict[str, pl.DataFrame], on_event: OnEvent
 ) -> None:
     """Bring a side that does not serve up to date: remove and write the rows that differ."""
     store.begin(target, since)
@@ -210,7 +204,7 @@ def write_side(
         found = compare(store.read_digests(target.name, kind), wanted[kind], key)
         written = pl.concat([found.new, found.changed])
         on_event("log", {"message": f"{kind}: {len(written):,} rows to write, {len(found.gone):,} to remove"})
-        rows = report_rows(release.read_some(kind, written), kind, len(written), on_event)
+        rows = report_rows(pushed.read_some(kind, written), kind, len(written), on_event)
         share = len(written) / max(1, len(wanted[kind]))
         store.change(target.name, kind, Change([*found.changed, *found.gone], rows, share))
 

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from qdrant_client import QdrantClient, models
 from qdrant_client.http.exceptions import ApiException
 
-from surf2vec.tasks.stores.places import KEYS, Change, Place, Side, as_vectors, empty_digests, parse_side, slice_rows
+from surf2vec.tasks.release.release_reader import KEYS
+from surf2vec.tasks.stores.places import Change, Place, Side, as_vectors, empty_digests, parse_side, slice_rows
 from surf2vec.trainer.errors import ConfigError
 
 WRITTEN_ROWS, READ_ROWS = 500, 5_000

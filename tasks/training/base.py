@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST
-from surf2vec.tasks.export.export import EXPORT_MANIFEST
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.root.records import ReleaseBefore
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.errors import DamageError

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from surf2vec.sql.runner import connect, fetch_rows
 from surf2vec.tasks.corpus.check import find_misfits
-from surf2vec.tasks.export.form import list_files
 from surf2vec.tasks.registry.faults import find_faults, list_copies
+from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.root.records import read_run_record
 from surf2vec.tasks.root.run import Root, Run, list_folders
 from surf2vec.tasks.root.wording import format_counted

@@ -19,11 +19,11 @@ import psutil
 
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.corpus.folder import newest_corpus
-from surf2vec.tasks.export.export import EXPORT_MANIFEST
 from surf2vec.tasks.ingest.sources import find_orphans, read_catalog
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.promotion import read_registry, rollback_targets
 from surf2vec.tasks.registry.tracking import Ownership, Registered, Version
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.root.identity import find_record_uri, has_registry, is_own_registry, is_same_registry, registry_uri
 from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.run import (

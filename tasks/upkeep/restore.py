@@ -15,8 +15,6 @@ import numpy as np
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST, open_building_folders
 from surf2vec.tasks.corpus.folder import publish as publish_corpus
-from surf2vec.tasks.export.export import EXPORT_MANIFEST
-from surf2vec.tasks.export.form import leads_outside
 from surf2vec.tasks.ingest.sources import Catalog, read_catalog
 from surf2vec.tasks.registry import mlflow_runs, tracking
 from surf2vec.tasks.registry.faults import TAG_PATH, TAG_SHA256
@@ -24,6 +22,7 @@ from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.registry.pull import find_version, pull, referenced_folder
 from surf2vec.tasks.registry.release_state import FOLDER, FORMAT_VERSION, STATE_MANIFEST
 from surf2vec.tasks.registry.tracking import Version
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST, leads_outside
 from surf2vec.tasks.report.report import write_report
 from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.root.identity import read_root_id, registry_uri, remember_registry

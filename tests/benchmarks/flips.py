@@ -23,9 +23,8 @@ from typing import Any
 from surf2vec.tasks.config import EvaluateConfig, IngestConfig, PublishConfig
 from surf2vec.tasks.corpus.build import build_corpus
 from surf2vec.tasks.corpus.window import CorpusRequest
-from surf2vec.tasks.export.export import EXPORT_MANIFEST, path_of, read_export
-from surf2vec.tasks.export.form import list_files
 from surf2vec.tasks.queries.similar import similar_users
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST, open_folder
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.errors import SurfError
 from surf2vec.trainer.events import ignore_event
@@ -66,7 +65,7 @@ def make_areas(folder: Path) -> dict[str, tuple[list[Path], Answer]]:
     copy = tracking.find_folder(root.tracking_uri, version)
     assert copy
     pull(version.place, out, root.tracking_uri)
-    corpus = root.corpus(read_export(export)["created_from"]["window_id"])
+    corpus = root.corpus(open_folder(export).manifest["created_from"]["window_id"])
     return {
         "events": ([again.sources, *files_in(again.events)], lambda: build_anew(again)),
         "corpus": (files_in(corpus), lambda: read_corpus(corpus)),
@@ -107,8 +106,8 @@ def read_store(root: Root) -> Any:
 def read_whole_export(root: Root) -> Any:
     """Nearest users, and every file as a reader opens it."""
     folder = root.export("r1")
-    manifest = read_export(folder)
-    read = {name: path_of(folder, manifest, name).read_bytes() for name in list_files(manifest)}
+    release = open_folder(folder)
+    read = {name: release.path(name).read_bytes() for name in release.files}
     return similar_users(root, folder, USERS[0], 5), read
 
 

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from surf2vec.tasks.evaluation.evaluate import TOP, rank_held_out
 from surf2vec.tasks.export.export import Export, export_vectors
-from surf2vec.tasks.export.trail_inputs import open_trail_sums
-from surf2vec.tasks.export.trail_sums import TrailSums
+from surf2vec.tasks.release.folder import open_folder
+from surf2vec.tasks.release.trail_sums import TrailSums
 from surf2vec.tasks.training.choice import choose_by_log
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.kernels.trail import trail_vectors
@@ -104,7 +104,7 @@ def measure_log(log: str, data: Path, folder: Path) -> list[dict[str, Any]]:
     generation = train_last_night(before, config, folder / "store")
     export_vectors(Export(before.folder, export_dir, "last night", "run", "space"), generation)
     ids, pages, numbers = read_asked(corpus)
-    sums, users, (_, items) = open_trail_sums(export_dir), read_users(export_dir), read_items(export_dir)
+    sums, users, (_, items) = open_folder(export_dir).trail_sums, read_users(export_dir), read_items(export_dir)
     nobody = np.zeros(items.shape[1], np.float32)
     known = np.stack([users[one] if number else nobody for one, number in zip(ids, numbers, strict=True)])
     popular = nobody.copy()

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surf2vec.tasks.evaluation.evaluate import measure, rank_held_out
-from surf2vec.tasks.export.export import unit_rows
+from surf2vec.tasks.release.release_reader import unit_rows
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.store.generation import Generation, open_generation
 from surf2vec.trainer.store.tokens import Corpus, Histories

@@ -9,10 +9,10 @@ import mlflow.pyfunc
 import numpy as np
 import pandas as pd
 
-from surf2vec.tasks.export.index import unit_rows
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.mlflow_runs import use_uri
 from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.release.release_reader import unit_rows
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.system.files import read_json
 from tests.benchmarks.serving import RandomVectors, name_user, write_users

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surf2vec.tasks.export.export import QUANTISE_ABOVE
-from surf2vec.tasks.export.index import BATCH_ROWS, NEIGHBOURS, build_index, plan_index, unit_rows
+from surf2vec.tasks.export.index import BATCH_ROWS, NEIGHBOURS, build_index, plan_index
+from surf2vec.tasks.release.release_reader import unit_rows
 from tests.benchmarks.harness import run_benchmark
 
 DIM, NUM_TOPICS, TOPICS_A_USER, NOISE, NUM_QUERIES = 128, 300, 4, 0.5, 300

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.stats import rankdata
 
-from surf2vec.tasks.export.trail_inputs import open_trail_sums
-from surf2vec.tasks.export.trail_sums import TrailSums
+from surf2vec.tasks.release.folder import open_folder
+from surf2vec.tasks.release.trail_sums import TrailSums
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.sample.logs import FIRST_DAY, write_sample_logs
 from surf2vec.trainer.config import TRAIL_BIASES
@@ -115,7 +115,7 @@ def read_release(root: Root, told: dict[str, Any]) -> dict[str, Any]:
         "items": dict(zip(items["url"], items["vector"].to_numpy(), strict=True)),
         "counts": items["count"].to_numpy(),
         "urls": items["url"].to_list(),
-        "parts": manifest["parts"], "inputs": open_trail_sums(export),
+        "parts": manifest["parts"], "inputs": open_folder(export).trail_sums,
     }  # fmt: skip
 
 

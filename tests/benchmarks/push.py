@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from surf2vec.tasks.stores.places import open_store
-from surf2vec.tasks.stores.push import Release, roll_back
+from surf2vec.tasks.stores.push import Pushed, roll_back
 from tests.benchmarks.harness import run_benchmark
 from tests.roots.pushes import push_to, start_postgres, write_rows_of
 
@@ -28,7 +28,7 @@ MAX_SECONDS, MAX_ROLLBACK_SECONDS = 60, 5
 LOCAL_QDRANT_SHARE = 50
 
 
-def write_nights(folder: Path, num_users: int, num_nights: int, changed_percent: int) -> Iterator[Release]:
+def write_nights(folder: Path, num_users: int, num_nights: int, changed_percent: int) -> Iterator[Pushed]:
     """Releases of consecutive nights, in `folder`."""
     rng = np.random.default_rng(1)
     users = rng.standard_normal((num_users, VECTOR_SIZE), np.float32)

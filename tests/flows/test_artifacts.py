@@ -68,7 +68,7 @@ def test_a_command_where_a_server_is_named_leaves_artifacts_and_finished_steps(t
     # Our code, which MLflow copies with its mode.
     assert set(open_to_others) == {
         "user_vectors_model.py",
-        "served_export.py",
+        "release_reader.py",
         "trail_sums.py",
     }
 

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from surf2vec.tasks.export.export import read_export
-from surf2vec.tasks.export.trail_inputs import open_trail_sums
-from surf2vec.tasks.export.trail_sums import TrailSums, scale_of
+from surf2vec.tasks.release.folder import open_folder
+from surf2vec.tasks.release.trail_sums import TrailSums, scale_of
 from tests.roots.releases import read_items, read_users
 
 Floats = NDArray[np.float32]
@@ -36,11 +35,11 @@ class Release:
     @classmethod
     def open(cls, folder: Path) -> "Release":
         users, (urls, items) = read_users(folder), read_items(folder)
-        parts = read_export(folder).get("parts")
+        parts = open_folder(folder).manifest.get("parts")
         if parts is None:
             raise SystemExit("so few events have no order, and the release no trail to attack: draw more --users")
         interest = slice(*parts["interest"])
-        return cls(list(users), np.stack(list(users.values())), urls, items, open_trail_sums(folder), interest)
+        return cls(list(users), np.stack(list(users.values())), urls, items, open_folder(folder).trail_sums, interest)
 
     @property
     def trail(self) -> slice:

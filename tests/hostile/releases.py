@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 
 import surf2vec
 from surf2vec.tasks.config import PublishConfig
-from surf2vec.tasks.export.export import EXPORT_MANIFEST
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.registry.pull import pull
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import SurfError
 from surf2vec.trainer.system.files import describe_file, digest_file, read_json, write_manifest_json

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from surf2vec.tasks.export.trail_sums import TrailSums
+from surf2vec.tasks.release.trail_sums import TrailSums
 from tests.hostile.attacks import (
     Release,
     auc,

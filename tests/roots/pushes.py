@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from surf2vec.tasks.export.export import EXPORT_MANIFEST, read_export
 from surf2vec.tasks.export.vector_files import ITEM_ROW_GROUP_ROWS, encode_rows, write_rows
 from surf2vec.tasks.registry.tracking import Version
-from surf2vec.tasks.stores.places import KEYS, open_store
-from surf2vec.tasks.stores.push import Release, push
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST, open_folder
+from surf2vec.tasks.release.release_reader import KEYS
+from surf2vec.tasks.stores.places import open_store
+from surf2vec.tasks.stores.push import Pushed, push
 from surf2vec.trainer.system.files import describe_file, write_manifest_json
 
 USERS = {f"user-{number:03}": [number, 1.0, 0.25] for number in range(120)} | {"o'dd \"ünï\\, 名": [9.0, 8.0, 7.0]}
@@ -35,7 +36,7 @@ def write_release(
     items: Mapping[str, list[float]] = ITEMS,
     dtype: str = "float32",
     number: int = 1,
-) -> Release:
+) -> Pushed:
     """An export of these vectors, as version `number` of a model, with a window that ends on that day of November."""
     size = len(next(iter(users.values())))
     rows = {
@@ -51,7 +52,7 @@ def write_rows_of(
     rows: Mapping[str, tuple[list[str], np.ndarray]],
     dtype: str = "float32",
     number: int = 1,
-) -> Release:
+) -> Pushed:
     """An export of users and items: their keys, and vectors float32[n, D]."""
     size = rows["users"][1].shape[1]
     numbers = {f"num_{kind}": len(rows[kind][0]) for kind in KEYS}
@@ -68,7 +69,7 @@ def write_rows_of(
         manifest[f"{kind[:-1]}_files"] = {path.name: {"rows": len(keys)} | describe_file(path)}
     write_manifest_json(folder / EXPORT_MANIFEST, manifest)
     tags = {"release": release, "window_until": f"2026-11-{number:02}"}
-    return Release(folder, read_export(folder), Version("surf2vec-users", number, tags))
+    return Pushed(open_folder(folder), Version("surf2vec-users", number, tags))
 
 
 def as_lists(vectors: dict[str, list[float]]) -> dict[str, list[float]]:
@@ -76,10 +77,10 @@ def as_lists(vectors: dict[str, list[float]]) -> dict[str, list[float]]:
     return {name: [float(number) for number in vector] for name, vector in vectors.items()}
 
 
-def push_to(url: str, release: Release, whole: bool = False, **options: Any) -> dict[str, Any]:
+def push_to(url: str, pushed: Pushed, whole: bool = False, **options: Any) -> dict[str, Any]:
     """The result of a push."""
     with open_store(url) as store:
-        return push(store, release, whole, **options)
+        return push(store, pushed, whole, **options)
 
 
 def read_served(url: str, kind: str = "users") -> dict[str, list[float]]:

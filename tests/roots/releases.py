@@ -10,7 +10,6 @@ import pytest
 
 from surf2vec.tasks.config import ExportConfig, PublishConfig
 from surf2vec.tasks.export.export import Export, export_vectors
-from surf2vec.tasks.registry.version_tags import GROUPS
 from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.config import TrainConfig
@@ -129,12 +128,3 @@ def write_run_record(release: str = "r1", steps: dict[str, Any] | None = None, *
         },
     }
     return RunRecord.model_validate(record | values)
-
-
-def store_one_by_one(client: Any, version: Any, leave_out: str = "") -> None:
-    """Store the tags of a version as an earlier surf2vec did: none in a group."""
-    name, number = version.name, str(version.number)
-    for group in GROUPS.keys() & client.get_model_version(name, number).tags.keys():
-        client.delete_model_version_tag(name, number, group)
-    for tag in version.tags.keys() - {leave_out}:
-        client.set_model_version_tag(name, number, tag, version.tags[tag])

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from surf2vec.tasks.config import IngestConfig, PublishConfig
-from surf2vec.tasks.export.export import EXPORT_MANIFEST
 from surf2vec.tasks.ingest.ingest import ingest
 from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.registry.releases import current_release
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.root.records import ExportStep, IngestStep, RegisterStep, ReportStep
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.events import ignore_event

@@ -12,12 +12,12 @@ from surf2vec.tasks.config import EvaluateConfig, IngestConfig, PublishConfig
 from surf2vec.tasks.corpus.build import build_corpus
 from surf2vec.tasks.corpus.window import CorpusRequest
 from surf2vec.tasks.evaluation.comparison import Exported
-from surf2vec.tasks.export.export import EXPORT_MANIFEST
 from surf2vec.tasks.gate.figures import Released, compare_vectors
 from surf2vec.tasks.ingest.ingest import ingest
 from surf2vec.tasks.queries.explain import explain_user
 from surf2vec.tasks.queries.similar import similar_users
 from surf2vec.tasks.queries.word2vec import export_word2vec
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST, open_folder
 from surf2vec.tasks.root.records import EvaluateStep
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.config import TrainConfig
@@ -25,7 +25,7 @@ from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.events import ignore_event
 from surf2vec.trainer.store.generation import has_generation, open_generation
 from surf2vec.trainer.store.tokens import open_corpus
-from surf2vec.trainer.system.files import read_json, write_json
+from surf2vec.trainer.system.files import read_json
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
 from tests.faults.bit_flips import draw_places, flipped
@@ -130,12 +130,11 @@ def test_an_altered_export_answers_nobody(trained: tuple[Root, str]) -> None:
     folder, users = root.export("r1"), sorted(read_users(root.export("r1")))[:2]
 
     def answer() -> Any:
-        manifest = read_json(folder / EXPORT_MANIFEST)
-        release = Released(open_corpus(root.corpus(window_id)), folder, manifest)
+        release = Released(open_corpus(root.corpus(window_id)), open_folder(folder))
         ids = release.corpus.read_ids(0)
         return (
             [similar_users(root, folder, user, 5) for user in users],
-            Exported(folder, manifest, release.corpus).read_users(1).tolist(),
+            Exported(release.export, release.corpus).read_users(1).tolist(),
             compare_vectors(ids, release, release, 0).tolist(),
         )
 
@@ -182,23 +181,11 @@ def test_an_altered_copy_serves_nobody(copy: Path, seed: int) -> None:
         assert check(copy / name, lambda: _predict(copy), seed, RuntimeError) == NUM_PLACES
 
 
-def test_a_copy_of_an_earlier_version_is_looked_at_file_by_file(copy: Path, tmp_path: Path) -> None:
-    """Its manifest has digests of whole files only, and none of itself."""
-    folder = Path(shutil.copytree(copy, tmp_path / "older"))
-    manifest = read_json(folder / EXPORT_MANIFEST)
-    for about in manifest["user_files"].values():
-        del about["piece_sha256"]
-    write_json(folder / EXPORT_MANIFEST, manifest)
-    assert _predict(folder) == _predict(copy)
-    for path in _files(folder / "user_vectors"):
-        assert check(path, lambda: _predict(folder), error=RuntimeError) == NUM_PLACES
-
-
 def test_a_lookup_reads_and_looks_at_a_row_group_alone(copy: Path, tmp_path: Path) -> None:
     """What is damaged elsewhere in the file of 20 million users, nobody who does not ask for it has to read."""
     folder = Path(shutil.copytree(copy, tmp_path / "copy"))
     expected = ask(load(folder), ["user-7"])["vector"][0]
-    part = load(folder).part
+    part = load(folder).release.part
     for number in range(2):
         path = folder / "user_vectors" / f"part-{number:05d}.parquet"
         content = bytearray(path.read_bytes())

@@ -15,7 +15,7 @@ from surf2vec.tasks.evaluation import scores as scores_module
 from surf2vec.tasks.evaluation.evaluate import evaluate, join_questions, measure_loss, questions, rank_held_out
 from surf2vec.tasks.evaluation.scores import score_of
 from surf2vec.tasks.export.export import Export, export_vectors
-from surf2vec.tasks.export.served_export import decode_vectors
+from surf2vec.tasks.release.release_reader import decode_vectors
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.model.rows import Items, Rows
 from surf2vec.trainer.model.trees import log_probabilities, make_tree

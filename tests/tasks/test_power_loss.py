@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from surf2vec.tasks.config import PublishConfig
-from surf2vec.tasks.export.export import EXPORT_MANIFEST
 from surf2vec.tasks.export.without_users import erase_from_export
 from surf2vec.tasks.forgetting import forget as forgetting
 from surf2vec.tasks.forgetting.forget import forget
 from surf2vec.tasks.registry import promotion, tracking
 from surf2vec.tasks.registry.faults import is_served
 from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.root.records import GateStep, RegisterStep
 from surf2vec.tasks.root.run import FORGET, Root, Run, lock_root
 from surf2vec.tasks.upkeep.doctor import examine

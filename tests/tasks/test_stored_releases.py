@@ -9,13 +9,11 @@ import pytest
 
 from surf2vec.tasks.config import ExportConfig
 from surf2vec.tasks.export.export import Export, export_vectors
-from surf2vec.tasks.export.form import list_files
-from surf2vec.tasks.export.index import unit_rows
 from surf2vec.tasks.export.reduction import project, read_projection
-from surf2vec.tasks.export.served_export import decode_vectors
 from surf2vec.tasks.queries.infer import infer
 from surf2vec.tasks.queries.similar import similar_users
 from surf2vec.tasks.queries.word2vec import export_word2vec
+from surf2vec.tasks.release.release_reader import decode_vectors, list_files, unit_rows
 from surf2vec.tasks.report.pictures import read_pages
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.upkeep.doctor import examine

@@ -8,9 +8,9 @@ import pytest
 from surf2vec.tasks.evaluation.evaluate import Question, evaluate, rank_held_out
 from surf2vec.tasks.evaluation.scores import score_of
 from surf2vec.tasks.export.export import Export, export_vectors
-from surf2vec.tasks.export.form import list_files
 from surf2vec.tasks.queries.similar import similar_users
 from surf2vec.tasks.queries.word2vec import export_word2vec
+from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.report.pictures import read_pages
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.config import TrainConfig

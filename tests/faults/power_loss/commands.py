@@ -181,19 +181,20 @@ def prepare_push(world: Path) -> None:
 
 
 def run_push(world: Path) -> None:
-    from surf2vec.tasks.export.export import read_export as read_manifest
     from surf2vec.tasks.registry.tracking import Version
-    from surf2vec.tasks.stores.push import Release
+    from surf2vec.tasks.release.folder import open_folder
+    from surf2vec.tasks.stores.push import Pushed
     from tests.roots.pushes import push_to
 
     tags = {"release": "r2", "window_until": "2026-11-02"}
-    release = Release(world / "r2", read_manifest(world / "r2"), Version("surf2vec-users", 2, tags))
+    release = Pushed(open_folder(world / "r2"), Version("surf2vec-users", 2, tags))
     push_to(f"parquet://{world}/serving", release)
 
 
 def read_push(world: Path) -> Any:
     """What a reader finds behind the link that serves: the vectors of all keys."""
-    from surf2vec.tasks.stores.places import KEYS, open_store
+    from surf2vec.tasks.release.release_reader import KEYS
+    from surf2vec.tasks.stores.places import open_store
 
     (current,) = (path for path in (world / "serving").iterdir() if path.is_symlink())
     with open_store(f"parquet://{world}/serving") as store:

@@ -10,13 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surf2vec.tasks.export.changes import KEYS
-from surf2vec.tasks.export.form import list_files
-from surf2vec.tasks.export.served_export import token_of
-from surf2vec.tasks.registry.pull_since import Link, join_changes
-from surf2vec.tasks.registry.tracking import Version
+from surf2vec.tasks.release.release_reader import KEYS, list_files
 from surf2vec.tasks.root.run import Root
-from surf2vec.tasks.users.tombstones import NOBODY
 from surf2vec.trainer.system.files import digest_file, read_json, verify_file
 from tests.roots.release_series import State, export_state, many_users, read_table
 
@@ -112,20 +107,16 @@ def test_all_changes_one_after_another_make_the_newest_release(told, dtype: str)
     with tempfile.TemporaryDirectory() as folder, patch("surf2vec.tasks.export.changes.WORTH_SHARE", 9):
         root = Root(Path(folder))
         state = State({f"u{n}": 0 for n in range(12)} | {f"staying-{n}": 0 for n in range(90)}, [0] * 60)
-        first = newest = export_state(root, "r0", state, dtype=dtype)
-        links = []
+        newest = export_state(root, "r0", state, dtype=dtype)
+        made = {kind: read_table(newest, kind[:-1]) for kind in KEYS}
         for number, (users, gone, items) in enumerate(told, start=1):
             state = state.change(users, gone, items | {len(state.items): 0})
             newest = export_state(root, f"r{number}", state, f"r{number - 1}", dtype=dtype)
-            files = read_json(newest / "manifest.json")["changes"]["files"]
-            links.append(Link(Version("m", number, {}), files, newest))
-        joined = Path(folder) / "joined"
-        join_changes(joined, links, NOBODY, token_of(read_json(newest / "manifest.json")))
-        for kind, key in KEYS.items():
-            changed = [pl.read_parquet(path) for path in joined.glob(f"{kind[:-1]}_vectors/*.parquet")]
-            older = read_table(first, kind[:-1])
-            over = pl.concat(
-                [pl.read_parquet(joined / f"removed_{kind}.parquet"), *(rows.select(key) for rows in changed)]
-            )
-            made = pl.concat([older.join(over, on=key, how="anti"), *changed]).sort(key)
-            assert made.equals(read_table(newest, kind[:-1]))
+            changes = newest / "changes"
+            for kind, key in KEYS.items():
+                changed = [pl.read_parquet(path) for path in changes.glob(f"{kind[:-1]}_vectors/*.parquet")]
+                removed = pl.read_parquet(changes / f"removed_{kind}.parquet")
+                over = pl.concat([removed, *(rows.select(key) for rows in changed)])
+                made[kind] = pl.concat([made[kind].join(over, on=key, how="anti"), *changed]).sort(key)
+        for kind in KEYS:
+            assert made[kind].equals(read_table(newest, kind[:-1]))

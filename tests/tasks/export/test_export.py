@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from surf2vec.tasks.export.export import USER_ROW_GROUP_ROWS, Export, export_vectors
-from surf2vec.tasks.export.form import list_files
-from surf2vec.tasks.export.index import unit_rows
+from surf2vec.tasks.release.release_reader import list_files, unit_rows
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import DamageError, ResourceError, TrainingError
 from surf2vec.trainer.system.files import read_json, verify_file

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from surf2vec.tasks.export.form import check_manifest
+from surf2vec.tasks.release.folder import check_manifest
 from surf2vec.trainer.errors import DamageError
 
 ABOUT = {"bytes": 7, "sha256": "0" * 64}

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surf2vec.tasks.export.index import IndexPlan, ReadRows, build_index, plan_index, unit_rows
+from surf2vec.tasks.export.index import IndexPlan, ReadRows, build_index, plan_index
+from surf2vec.tasks.release.release_reader import unit_rows
 from surf2vec.trainer.errors import ResourceError
 
 GB = 10**9

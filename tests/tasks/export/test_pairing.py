@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import surf2vec
-from surf2vec.tasks.export.export import read_export
-from surf2vec.tasks.export.served_export import describe_token, read_token, token_of
 from surf2vec.tasks.queries.similar import similar_users
 from surf2vec.tasks.queries.word2vec import export_word2vec
 from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.registry.pull_since import pull_since
+from surf2vec.tasks.release.folder import open_folder
+from surf2vec.tasks.release.release_reader import describe_token, read_token, token_of
 from surf2vec.tasks.root.run import Root
-from surf2vec.tasks.stores.push import open_release
+from surf2vec.tasks.stores.push import open_pushed
 from surf2vec.trainer.errors import InputError
 from surf2vec.trainer.events import ignore_event
 from tests.roots.pushes import push_to
@@ -51,13 +51,13 @@ def test_every_file_of_vectors_names_its_release_and_space(root: Root) -> None:
     files = [*folder.rglob("*_vectors/*.parquet")]
     assert len(files) > 4
     assert {describe_token(read_token(path)) for path in files} == {"release r2 (space space-1)"}
-    assert token_of(read_export(folder)) == read_token(files[0])
+    assert token_of(open_folder(folder).manifest) == read_token(files[0])
     assert pl.read_parquet_metadata(files[0])["surf2vec.release"] == "r2"
 
 
 def push(folder: Path, tmp_path: Path, root: Root) -> None:
-    with open_release(root, "models:/surf2vec-users/1", root.tracking_uri, ignore_event) as release:
-        push_to(f"parquet://{tmp_path}/store", replace(release, folder=folder))
+    with open_pushed(root, "models:/surf2vec-users/1", root.tracking_uri, ignore_event) as pushed:
+        push_to(f"parquet://{tmp_path}/store", replace(pushed, release=open_folder(folder)))
 
 
 READERS: dict[str, tuple[str, Callable[[Path, Path, Root], Any]]] = {

@@ -7,11 +7,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from surf2vec.tasks.export.export import read_export
-from surf2vec.tasks.export.form import list_files
-from surf2vec.tasks.export.served_export import decode_vectors
-from surf2vec.tasks.export.trail_inputs import open_trail_sums
 from surf2vec.tasks.export.without_users import erase_from_export
+from surf2vec.tasks.release.folder import open_folder
+from surf2vec.tasks.release.release_reader import decode_vectors, list_files
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.users.user_set import want_users
 from surf2vec.trainer.errors import DamageError, InputError
@@ -28,7 +26,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Root:
 
 
 def test_the_file_has_the_input_vectors_in_the_order_of_the_items(root: Root) -> None:
-    manifest = read_export(root.export("whole"))
+    manifest = open_folder(root.export("whole")).manifest
     generation = open_generation(root.store)
     assert generation.trail is not None
     table = pq.read_table(root.export("whole") / "trail_inputs.parquet")
@@ -45,7 +43,7 @@ def test_the_file_has_the_input_vectors_in_the_order_of_the_items(root: Root) ->
 def test_the_pages_of_every_user_give_the_vector_of_the_export(root: Root, release: str) -> None:
     folder, histories = root.export(release), histories_of(root)
     users = read_users(folder)
-    sums = open_trail_sums(folder)
+    sums = open_folder(folder).trail_sums
     last = np.stack([users[user] for user in histories])
     blank = last.copy()
     blank[:, sums.columns] = np.nan
@@ -61,17 +59,17 @@ def test_the_pages_of_every_user_give_the_vector_of_the_export(root: Root, relea
 
 def test_a_release_of_the_trail_alone(tmp_path: Path) -> None:
     root = make_trail_root(tmp_path / "root", "trail")
-    manifest, histories = read_export(root.export("whole")), histories_of(root)
+    manifest, histories = open_folder(root.export("whole")).manifest, histories_of(root)
     assert (manifest["trail"]["columns"], manifest["trail"]["weight"]) == ([0, 16], 1.0)
     for release in ("whole", "reduced"):
-        users, sums = read_users(root.export(release)), open_trail_sums(root.export(release))
+        users, sums = read_users(root.export(release)), open_folder(root.export(release)).trail_sums
         last = np.stack([users[user] for user in histories])
         renewed, _ = sums.renew(np.zeros_like(last), list(histories.values()))
         np.testing.assert_allclose(renewed, last, rtol=1e-4, atol=1e-5)
 
 
 def test_in_a_reduced_release_the_pages_make_the_whole_vector(root: Root) -> None:
-    whole, reduced = (open_trail_sums(root.export(name)) for name in ("whole", "reduced"))
+    whole, reduced = (open_folder(root.export(name)).trail_sums for name in ("whole", "reduced"))
     projection = np.load(root.export("reduced") / "projection.npy")
     pages = list(histories_of(root).values())
     trail, _ = whole.renew(np.zeros((len(pages), 16), np.float32), pages)
@@ -81,8 +79,8 @@ def test_in_a_reduced_release_the_pages_make_the_whole_vector(root: Root) -> Non
 
 def test_it_stays_when_a_user_is_forgotten(root: Root, tmp_path: Path) -> None:
     erased = erase_from_export(root.export("whole"), want_users(["user-3"]), MEMORY_BYTES, {}, tmp_path / "out")
-    assert erased["trail"] == read_export(root.export("whole"))["trail"]
-    assert open_trail_sums(tmp_path / "out").renew(np.zeros((1, 16), np.float32), [["/page/1"]])[1].all()
+    assert erased["trail"] == open_folder(root.export("whole")).manifest["trail"]
+    assert open_folder(tmp_path / "out").trail_sums.renew(np.zeros((1, 16), np.float32), [["/page/1"]])[1].all()
 
 
 def test_a_damaged_file_and_a_release_without_one_are_refused(root: Root, tmp_path: Path) -> None:
@@ -91,10 +89,8 @@ def test_a_damaged_file_and_a_release_without_one_are_refused(root: Root, tmp_pa
     content[len(content) // 2] ^= 1
     (folder / "trail_inputs.parquet").write_bytes(content)
     with pytest.raises(DamageError, match=r"trail_inputs.parquet .*surf2vec pull"):
-        open_trail_sums(folder)
-    with pytest.raises(
-        InputError, match="release r1 cannot sum up pages: its vectors have no trail, or an earlier version"
-    ):
-        open_trail_sums(make_release(Root(tmp_path / "root")))
+        _ = open_folder(folder).trail_sums
+    with pytest.raises(InputError, match="release r1 cannot sum up pages: its vectors have no trail"):
+        _ = open_folder(make_release(Root(tmp_path / "root"))).trail_sums
     with pytest.raises(InputError, match="there is no export in"):
-        open_trail_sums(tmp_path / "nowhere")
+        open_folder(tmp_path / "nowhere")

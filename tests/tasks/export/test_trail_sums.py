@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surf2vec.tasks.export.trail_sums import TrailSums
+from surf2vec.tasks.release.trail_sums import TrailSums
 from surf2vec.trainer.kernels.trail import trail_vectors
 from surf2vec.trainer.model.rows import Rows, TrailItems
 
@@ -96,7 +96,5 @@ def test_vectors_of_another_shape_are_refused() -> None:
 
 
 def test_a_release_without_a_trail_is_told() -> None:
-    with pytest.raises(
-        ValueError, match="release r0 cannot sum up pages: its vectors have no trail, or an earlier version"
-    ):
+    with pytest.raises(ValueError, match="release r0 cannot sum up pages: its vectors have no trail"):
         TrailSums.of_release({"release": "r0"}, [], np.zeros((0, 2), np.float32))

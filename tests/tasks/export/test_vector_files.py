@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from surf2vec.tasks.export.served_export import decode_vectors
 from surf2vec.tasks.export.vector_files import encode_rows, encode_vectors, read_vectors, write_rows
+from surf2vec.tasks.release.release_reader import decode_vectors
 from surf2vec.trainer.errors import ConfigError
 
 shapes = hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=9)

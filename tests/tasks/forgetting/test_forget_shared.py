@@ -13,9 +13,8 @@ from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.registry.pull import pull
-from surf2vec.tasks.root.identity import ROOT_TAG
 from surf2vec.tasks.root.run import Root, Run
-from tests.roots.releases import read_users, store_one_by_one
+from tests.roots.releases import read_users
 from tests.roots.serving import champion_vectors, register
 from tests.roots.training import prepare, train_root
 from tests.tasks.forgetting.test_forget import GOING, erase, others
@@ -64,18 +63,6 @@ class Shared:
         pull(uri, out, self.uri)
         return set(read_users(out))
 
-    def take_tags_away(self, *roots: Root) -> None:
-        """As a version of this program registered that knew no tag, and no root.json."""
-        for root in roots:
-            root.identity.unlink()
-        with tracking.connect(self.uri) as client:
-            for version in tracking.list_versions(self.uri):
-                store_one_by_one(client, version, leave_out=ROOT_TAG)
-            for copy in tracking.list_copies(self.uri):
-                client.delete_logged_model_tag(copy.model_id, ROOT_TAG)
-            for run_id in self.list_runs():
-                client.delete_tag(run_id, ROOT_TAG)
-
     def list_runs(self) -> list[str]:
         with tracking.connect(self.uri) as client:
             experiments = [one.experiment_id for one in client.search_experiments()]
@@ -88,12 +75,9 @@ def shared(tmp_path: Path, trained: Root, monkeypatch: pytest.MonkeyPatch) -> Sh
     return Shared(tmp_path, trained)
 
 
-@pytest.mark.parametrize("is_tagged", [pytest.param(True, marks=pytest.mark.slow), False])
-def test_the_other_roots_champion_stays_and_is_named(shared: Shared, is_tagged: bool) -> None:
+def test_the_other_roots_champion_stays_and_is_named(shared: Shared) -> None:
     publish, theirs = shared.publish("ours"), shared.publish("theirs")
     root, other = shared.add("a", publish), shared.add("b", theirs)
-    if not is_tagged:
-        shared.take_tags_away(root, other)
     vectors = champion_vectors(root, publish)
     told = erase(root, publish=publish)
     assert (told["found"], told["model_version"], shared.versions("ours")) == (0, 2, [2])

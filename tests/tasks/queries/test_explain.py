@@ -90,7 +90,7 @@ def test_the_last_pages_have_their_weights_in_the_trail_of_each_release(tmp_path
     tokens = histories.tokens[histories.offsets[row] : histories.offsets[row + 1]]
     names = pq.read_table(corpus.vocabulary)["url"].to_pylist()
     assert list(urls) == [names[item] for item in tokens[::-1][:5]]
-    path = open_generation(root.store).path
+    path = open_generation(root.store).trail
     assert path is not None
     summed = trail_vectors(path, tokens, np.array([0]), np.array([len(tokens)]), 5)[0]
     by_hand = np.float32(weights) @ path.inputs.vectors[tokens[::-1][:5]]

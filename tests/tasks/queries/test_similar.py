@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from surf2vec.tasks.export.export import unit_rows
 from surf2vec.tasks.queries.similar import similar_users
+from surf2vec.tasks.release.release_reader import unit_rows
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import DamageError, InputError
 from tests.roots.releases import ODD_IDS, make_release, read_items, read_users

@@ -10,7 +10,6 @@ import pytest
 
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.registry import mlflow_runs, releases, tracking
-from surf2vec.tasks.registry.faults import find_faults, list_copies
 from surf2vec.tasks.registry.promotion import (
     choose_aliases,
     find_champion,
@@ -30,7 +29,6 @@ from surf2vec.trainer.errors import DamageError, HeldBackError, InputError, Unav
 from surf2vec.trainer.store.writer import lock_store
 from tests.faults.exits import start
 from tests.roots.nights import FIRST, HELD, PASSED, PUBLISH, make_night
-from tests.roots.releases import store_one_by_one
 
 
 @pytest.fixture(scope="module")
@@ -332,18 +330,3 @@ def test_a_version_that_was_held_and_served_has_few_tags(root: Root) -> None:
         stored = [client.get_model_version(PUBLISH.model_name, str(number)).tags for number in (1, 2, 3)]
     assert [len(tags) <= 8 for tags in stored] == [True] * 3
     assert (stored[2]["gate"], tags_of(root, 3)["override_reason"]) == ("overridden", "a holiday")
-
-
-def test_versions_of_an_earlier_surf2vec_serve_and_are_rolled_back(root: Root) -> None:
-    """Their tags were stored one by one; what changes replaces them."""
-    versions = read_registry(root, PUBLISH).versions
-    with tracking.connect(root.tracking_uri) as client:
-        for version in versions:
-            store_one_by_one(client, version)
-    assert [one.tags for one in read_registry(root, PUBLISH).versions] == [one.tags for one in versions]
-    assert rollback(root, PUBLISH, None)["model_version"] == 1
-    assert "rolled_back_at" in tags_of(root, 2)
-    promote(root, PUBLISH, 2, "it is good")
-    assert not {"rolled_back_at", "rolled_back_from"} & set(tags_of(root, 2))
-    assert tags_of(root, 2)["manifest_sha256"] == versions[1].tags["manifest_sha256"]
-    assert not any(fault for one in list_copies(root.tracking_uri) for fault in find_faults(one.folder, one.tags))

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from surf2vec.infra.services import find_port, responds
-from surf2vec.tasks.export.trail_inputs import open_trail_sums
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.release.folder import open_folder
 from surf2vec.tasks.root.run import Root
 from tests.infra.nights import wait_until
 from tests.roots.releases import ONE_IN_CI, STORAGES, make_release, read_users, write_run_record
@@ -143,7 +143,7 @@ def test_pages_are_summed_up_where_none_of_our_code_is(tmp_path: Path, elsewhere
     done = elsewhere.consume(root.tracking_uri, program=PAGES_CONSUMER)
     assert done.returncode == 0, done.stderr
     last = np.stack([read_users(root.export("whole"))["user-7"], np.zeros(16, np.float32)])
-    expected, _ = open_trail_sums(root.export("whole")).renew(last, [["/page/1", "/page/2"]] * 2)
+    expected, _ = open_folder(root.export("whole")).trail_sums.renew(last, [["/page/1", "/page/2"]] * 2)
     answer = json.loads(done.stdout)
     np.testing.assert_allclose([row["vector"] for row in answer], expected, rtol=1e-6, atol=1e-7)
     assert [len(row["items"]) for row in answer] == [2, 2]

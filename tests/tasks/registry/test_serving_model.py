@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from surf2vec.tasks.export.export import unit_rows
 from surf2vec.tasks.registry.tracking import MODEL_CODE, MODEL_MODULES, find_modules
+from surf2vec.tasks.release.release_reader import unit_rows
 from surf2vec.tasks.root.run import Root
 from tests.data.corpora import user_hash
 from tests.roots.releases import ODD_IDS, STORAGES, VECTOR_SIZE, make_release, read_items, read_users
@@ -154,7 +154,7 @@ def test_many_users_at_once_are_scored_in_bounded_pieces(
     model: Any, users: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = ask(model, list(users), items=4)
-    monkeypatch.setitem(type(model).find_items.__globals__, "SCORES_AT_ONCE", 100)
+    monkeypatch.setitem(type(model.release).rank_items.__globals__, "SCORES_AT_ONCE", 100)
     pieces = ask(model, list(users), items=4)
     assert whole["items"].tolist() == pieces["items"].tolist()
 
@@ -225,18 +225,20 @@ def test_a_folder_replaced_under_a_loaded_model_is_never_mixed_in(folder: Path, 
     folder.rename(tmp_path / "older")
     make_release(Root(tmp_path), num_users=NUM_USERS, partitions=2, seed=2).rename(folder)
     for params in ({}, {"k": 1}, {"items": 1}):
-        with pytest.raises(RuntimeError, match="there has changed since the model was loaded: load the model again"):
+        with pytest.raises(
+            RuntimeError, match="there has changed since it was opened: open it, or load the model, again"
+        ):
             ask(model, ["user-7"], **params)
 
 
 @pytest.mark.parametrize("uri", ["s3://bucket/export", "file://elsewhere/export", "export/r1"])
 def test_a_place_that_is_no_folder_of_this_machine_is_refused(model: Any, uri: str) -> None:
     with pytest.raises(RuntimeError, match=r"export_uri is .*: give a folder of this machine"):
-        type(model.export).__init__.__globals__["folder_of"](uri)
+        type(model).load_context.__globals__["folder_of"](uri)
 
 
 def test_one_user_reads_one_row_group(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    part_class = type(model.part(0))
+    part_class = type(model.release.part(0))
     groups_read = []
     read = part_class.read
     monkeypatch.setattr(
@@ -244,13 +246,13 @@ def test_one_user_reads_one_row_group(model: Any, monkeypatch: pytest.MonkeyPatc
     )
     ask(model, ["user-7", "user-7"])
     assert [len(groups) for groups in groups_read] == [1]
-    assert model.part(0).metadata.num_row_groups > 1
+    assert model.release.part(0).metadata.num_row_groups > 1
 
 
 def test_the_ids_of_neighbours_are_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load(folder)
     first = ask(model, ["user-7"], k=5)
-    part_class = type(model.part(0))
+    part_class = type(model.release.part(0))
     columns_read = []
     read = part_class.read
     monkeypatch.setattr(
@@ -260,7 +262,7 @@ def test_the_ids_of_neighbours_are_read_once(folder: Path, monkeypatch: pytest.M
     assert columns_read == [["user_id", "vector", "scale"]]
     other = folder / "user_vectors" / f"part-{1 - user_hash('user-7') % 2:05d}.parquet"
     os.utime(other, (1, 1))
-    with pytest.raises(RuntimeError, match="there has changed since the model was loaded"):
+    with pytest.raises(RuntimeError, match="there has changed since it was opened"):
         ask(model, ["user-7"], k=NUM_USERS)  # of both parts, and in memory by now
 
 

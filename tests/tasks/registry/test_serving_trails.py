@@ -8,13 +8,13 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from surf2vec.tasks.export.served_export import decode_vectors
-from surf2vec.tasks.export.trail_inputs import open_trail_sums
-from surf2vec.tasks.export.trail_sums import TrailSums
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.registry.pull import pull
 from surf2vec.tasks.registry.pull_since import pull_since
+from surf2vec.tasks.release.folder import open_folder
+from surf2vec.tasks.release.release_reader import decode_vectors
+from surf2vec.tasks.release.trail_sums import TrailSums
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.system.files import read_json
@@ -38,7 +38,7 @@ def ask(model: Any, ids: list[Any] | None, pages: Any, **params: Any) -> pd.Data
 
 
 def expect(root: Root, release: str, user: str | None, pages: list[str]) -> np.ndarray:
-    sums, users = open_trail_sums(root.export(release)), read_users(root.export(release))
+    sums, users = open_folder(root.export(release)).trail_sums, read_users(root.export(release))
     last = users[user] if user else np.zeros(len(users[KNOWN]), np.float32)
     return sums.renew(last[None], [pages])[0][0]
 
@@ -128,7 +128,7 @@ def test_neither_column_and_a_release_without_a_trail_are_refused(root: Root, tm
     with pytest.raises(ValueError, match="give a column user_id, a column pages with lists of URLs, or both"):
         load(root.export("whole")).predict(None, pd.DataFrame({"page": ["/page/1"]}))
     model = load(make_release(Root(tmp_path)))
-    with pytest.raises(ValueError, match="release r1 cannot sum up pages: its vectors have no trail, or an earlier"):
+    with pytest.raises(ValueError, match="release r1 cannot sum up pages: its vectors have no trail"):
         ask(model, ["user-3"], [NOW])
 
 
@@ -173,11 +173,11 @@ def test_pulls_bring_the_file_and_since_brings_it_whole(tmp_path: Path, storage:
     name = "models:/surf2vec-users/2"
     pull(name, tmp_path / "pulled", root.tracking_uri)
     told = pull_since(name, tmp_path / "changes", 1, root.tracking_uri)
-    expected = open_trail_sums(root.export("reduced"))
+    expected = open_folder(root.export("reduced")).trail_sums
     content = (root.export("reduced") / "trail_inputs.parquet").read_bytes()
     for folder in ("pulled", "changes"):
         assert (tmp_path / folder / "trail_inputs.parquet").read_bytes() == content
-        found = open_trail_sums(tmp_path / folder) if folder == "pulled" else read_changed(tmp_path / folder)
+        found = open_folder(tmp_path / folder).trail_sums if folder == "pulled" else read_changed(tmp_path / folder)
         assert (found.numbers, found.columns, found.weight) == (expected.numbers, expected.columns, expected.weight)
         np.testing.assert_array_equal(found.inputs, expected.inputs)
     again = pull_since(name, tmp_path / "changes", 1, root.tracking_uri)

@@ -183,17 +183,12 @@ def test_a_root_that_was_moved_says_where_it_published_before(tmp_path: Path) ->
 def test_runs_of_one_experiment_are_told_apart_by_root(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/shared.db"
 
-    def open_run(root_id: str | None) -> str:
-        tags = {ROOT_TAG: root_id} if root_id else {}
-        return mlflow_runs.open_run(uri, tmp_path / "artifacts", "surf2vec", "r1", tags, {})
+    def open_run(root_id: str) -> str:
+        return mlflow_runs.open_run(uri, tmp_path / "artifacts", "surf2vec", "r1", {ROOT_TAG: root_id}, {})
 
-    early, ours = open_run(None), open_run("me")
-    assert early == ours  # from before there was the tag
-    theirs = [open_run("them")]
-    client = tracking.MlflowClient(uri, uri)
-    client.set_tag(early, ROOT_TAG, "me")
-    theirs += [open_run("them"), open_run("them")]
-    assert theirs[1] == theirs[2] != early == open_run("me")
+    ours, theirs = open_run("me"), open_run("them")
+    assert ours != theirs
+    assert (open_run("me"), open_run("them")) == (ours, theirs)
 
 
 def test_what_is_no_identity_is_named(tmp_path: Path) -> None:

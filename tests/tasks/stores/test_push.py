@@ -12,7 +12,7 @@ import pytest
 from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.stores.places import Change, open_store
-from surf2vec.tasks.stores.push import compare, make_rows, open_release, roll_back
+from surf2vec.tasks.stores.push import compare, make_rows, open_pushed, roll_back
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.events import ignore_event
 from tests.roots.ingest import take_in, write_log
@@ -149,7 +149,7 @@ def test_a_release_from_the_registry_is_gathered_in_the_root_and_not_left_there(
     before = bytes_of(export)
     shutil.rmtree(export)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
-    with open_release(root, "models:/surf2vec-users@champion", root.tracking_uri, ignore_event) as release:
-        assert bytes_of(release.folder) == before
-        assert release.folder.is_relative_to(root.temporary)
+    with open_pushed(root, "models:/surf2vec-users@champion", root.tracking_uri, ignore_event) as pushed:
+        assert bytes_of(pushed.release.folder) == before
+        assert pushed.release.folder.is_relative_to(root.temporary)
     assert list(root.temporary.iterdir()) == []

@@ -103,8 +103,7 @@ class TrailSums:
 def trail_of_release(manifest: dict[str, Any]) -> dict[str, Any]:
     """Return the manifest's entry `trail`. Raises ValueError for a release without one."""
     if "trail" not in manifest:
-        why = "its vectors have no trail, or an earlier version of surf2vec exported it"
-        raise ValueError(f"release {manifest['release']} cannot sum up pages: {why}")
+        raise ValueError(f"release {manifest['release']} cannot sum up pages: its vectors have no trail")
     return manifest["trail"]
 
 

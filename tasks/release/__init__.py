@@ -1,0 +1,1 @@
+"""Reads a release: the same module in commands, in Python and in the registered model."""

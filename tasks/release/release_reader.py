@@ -1,0 +1,353 @@
+"""The one reader of a release: it checks files against the manifest before use, and reads vectors, neighbours and items.
+
+MLflow copies this file beside the registered model (tasks/registry/user_vectors_model.py). So it imports nothing of surf2vec.
+Its name is long because there it is a module of the reader's own process.
+
+A lookup hashes the id to find its file, finds the row group by the least ids in the footer, and reads that group only. Row groups
+and footers of users are compared with digests one by one; the index, the items and the inputs of the trail as complete files.
+"""
+
+import hashlib
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property, lru_cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+KEYS = {"users": "user_id", "items": "url"}
+VECTOR_COLUMNS = ("vector", "scale")
+DIGEST_DIGITS = 16
+TOKEN = ("release", "space_id")
+"""What makes vectors a pair: users rank items of the same release only. In the metadata of each Parquet file of vectors."""
+MAX_OPEN_PARTS = 512  # a footer of 50,000 users takes about 850 kB of memory
+MAX_KEPT_GROUPS = 8192  # row groups whose ids stay in memory, of a million users: about 25 MB
+SCORES_AT_ONCE = 1 << 24
+BATCH_ROWS = 16_384
+
+
+class ReleaseError(RuntimeError):
+    """The release's files are missing or altered. The message names the file and the way out."""
+
+
+class ReleaseReader:
+    """A release in a folder. Its files must be those of the manifest, and must not change while it is open."""
+
+    def __init__(self, folder: Path, manifest: dict[str, Any], way_out: str) -> None:
+        self.folder, self.manifest, self.way_out = folder, manifest, way_out
+        self.files = list_files(manifest)
+        self.stamps: dict[str, tuple[int, int, int]] = {}
+        self.verified: set[str] = set()
+        self.names = list(manifest["user_files"])
+        # Row r of the index is row r - first[i] of part i: the index has the parts in order.
+        self.first = list(accumulate((about["rows"] for about in manifest["user_files"].values()), initial=0))
+        self.part: Callable[[int], Part] = lru_cache(MAX_OPEN_PARTS)(lambda number: Part(self, self.names[number]))
+        self.ids: Callable[[int, int], pa.Array] = lru_cache(MAX_KEPT_GROUPS)(
+            lambda number, group: self.part(number).read([group], ["user_id"])[group]["user_id"]
+        )
+
+    def stamp(self, name: str) -> tuple[int, int, int]:
+        """Return (bytes, mtime, inode) of a file, which change when it is written to or replaced."""
+        try:
+            found = (self.folder / name).stat()
+        except OSError as error:
+            raise self.error(f"{name} there cannot be read ({error.strerror})") from None
+        return found.st_size, found.st_mtime_ns, found.st_ino
+
+    def check(self, name: str) -> None:
+        """Raise unless the file is as it was at the first use."""
+        now = self.stamp(name)
+        if now != self.stamps.setdefault(name, now):
+            raise self.error(f"{name} there has changed since it was opened", "open it, or load the model, again")
+
+    def error(self, problem: str, way_out: str = "") -> Exception:
+        """Return the exception for a problem with the files."""
+        place = f"release {self.manifest['release']} has its files in {self.folder}"
+        return ReleaseError(f"{place}, but {problem}: {way_out or self.way_out}")
+
+    @contextmanager
+    def opened(self, name: str, is_whole: bool = True) -> Iterator[Path]:
+        """Yield the path of a file. Raises if it cannot be read or changes meanwhile. is_whole: all of its bytes are verified."""
+        try:
+            if is_whole and name not in self.verified:
+                self.verify(name)
+                self.verified.add(name)
+            self.check(name)
+            yield self.folder / name
+        except (OSError, ValueError, pa.ArrowException) as error:
+            self.check(name)
+            raise self.error(f"{name} there cannot be read ({error})") from None
+        self.check(name)
+
+    def path(self, name: str) -> Path:
+        """Return the path of a file whose bytes are verified."""
+        with self.opened(name) as path:
+            return path
+
+    def verify(self, name: str) -> None:
+        """Raise unless all bytes of a file are those of the manifest."""
+        self.check(name)
+        with open(self.folder / name, "rb") as file:
+            self.compare(name, hashlib.file_digest(file, "sha256").hexdigest(), self.files[name]["sha256"])
+
+    def compare(self, name: str, found: str, registered: str) -> None:
+        """Raise unless a digest is the registered one."""
+        if found != registered:
+            self.check(name)
+            other = find_other(self.folder / name, self.manifest)
+            raise self.error(
+                f"{name} there {other or 'does not have the sha256 that was registered: its bytes were altered'}"
+            )
+
+    def read_batches(self, kind: str, num_rows: int = BATCH_ROWS) -> Iterator[tuple[pa.Array, np.ndarray]]:
+        """Yield keys and vectors float32[n, D] of all `users` or `items`, in the order of the files' names."""
+        prefix = f"{kind[:-1]}_vectors/"
+        for name in sorted(one for one in self.files if one.startswith(prefix)):
+            with self.opened(name) as path, pq.ParquetFile(path) as file:
+                columns = [one for one in (KEYS[kind], *VECTOR_COLUMNS) if one in file.schema_arrow.names]
+                if (size := file.schema_arrow.field("vector").type.list_size) != self.manifest["vector_size"]:
+                    raise self.error(f"{name} there has vectors of {size} dimensions, unlike its manifest")
+                for batch in file.iter_batches(num_rows, columns=columns):
+                    yield batch.column(KEYS[kind]), decode_vectors(batch)
+
+    def find_users(self, user_ids: set[str]) -> dict[str, tuple[int, np.ndarray]]:
+        """Return {user_id: (row in the index, vector)} of the users with a vector."""
+        numbers = {name: number for number, name in enumerate(self.names)}
+        wanted: dict[int, list[str]] = defaultdict(list)
+        for user_id in user_ids:
+            number = numbers.get(f"part-{partition_of(user_id, self.manifest['partitions']):05d}.parquet")
+            if number is not None:
+                wanted[number].append(user_id)
+        found = {}
+        for number, ids in sorted(wanted.items()):
+            part = self.part(number)
+            groups = {part.group_of_id(user_id) for user_id in ids} - {-1}
+            for group, table in part.read(sorted(groups), ["user_id", *VECTOR_COLUMNS]).items():
+                rows = {user_id: row for row, user_id in enumerate(table["user_id"].to_pylist())}
+                vectors, first = decode_vectors(table), self.first[number] + part.starts[group]
+                for user_id in rows.keys() & ids:
+                    found[user_id] = (first + rows[user_id], vectors[rows[user_id]].copy())
+        return found
+
+    @cached_property
+    def index(self) -> Any:
+        """The index of unit user vectors. Without faiss every user is compared."""
+        try:
+            import faiss
+        except ModuleNotFoundError:
+            return EveryUser(self)
+        name, expected = self.manifest["index"]["file"], (self.first[-1], self.manifest["vector_size"])
+        with self.opened(name) as path:
+            try:
+                # Flat and inverted-file kinds are read from the disk as they are searched; others come into memory.
+                index: Any = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+            except RuntimeError:  # faiss has no other error
+                index = None
+        if index is None or (index.ntotal, index.d) != expected:
+            raise self.error(f"{name} there is no index of its {expected[0]:,} users")
+        if "nprobe" in self.manifest["index"]:  # a quantised index: the number of lists that a search reads
+            index.nprobe = self.manifest["index"]["nprobe"]
+        return index
+
+    def find_neighbours(self, own_rows: np.ndarray, vectors: np.ndarray, k: int) -> list[list[tuple[str, float]]]:
+        """Return of each user the ids and cosines of the k nearest others, nearest first; a quantised index may find fewer.
+
+        own_rows int64[n]: of the users in the index, -1 for strangers; vectors float32[n, D].
+        """
+        if not len(vectors):
+            return []
+        scores, rows = self.index.search(unit_rows(vectors), min(k + 1, self.index.ntotal))
+        names = self.read_ids(set(rows.ravel().tolist()) - {-1})
+        return [
+            [
+                (names[row], min(score, 1.0))
+                for row, score in zip(found, cosines, strict=True)
+                if row not in (own_row, -1)
+            ][:k]
+            for own_row, found, cosines in zip(own_rows.tolist(), rows.tolist(), scores.tolist(), strict=True)
+        ]
+
+    def read_ids(self, rows: set[int]) -> dict[int, str]:
+        """Return {row in the index: user_id}; reads only the row groups that contain them, and keeps their ids in memory."""
+        names = {}
+        for row in sorted(rows):
+            number = bisect_right(self.first, row) - 1
+            part, row_in_part = self.part(number), row - self.first[number]
+            self.check(part.name)
+            group = bisect_right(part.starts, row_in_part) - 1
+            names[row] = self.ids(number, group)[row_in_part - part.starts[group]].as_py()
+        return names
+
+    @cached_property
+    def items(self) -> tuple[np.ndarray, np.ndarray]:
+        """(urls, float32 (V, D)) of the items, by item_ix; none if the release was trained with a tree."""
+        batches = list(self.read_batches("items"))
+        urls = [np.zeros(0, object), *(keys.to_numpy(zero_copy_only=False) for keys, _ in batches)]
+        none = np.zeros((0, self.manifest["vector_size"]), np.float32)
+        return np.concatenate(urls), np.concatenate([none, *(vectors for _, vectors in batches)])
+
+    def rank_items(
+        self, vectors: np.ndarray, num_items: int, columns: slice, seen: Sequence[Sequence[int]]
+    ) -> Iterator[tuple[list[str], list[float]]]:
+        """Yield of each user the urls and scores of the best items by dot product, highest first.
+
+        vectors float32[n, D]; columns: of the items' vectors, as many as the users' have; seen: items to leave out, of each user.
+        """
+        urls, item_vectors = self.items[0], self.items[1][:, columns]
+        num_items = min(num_items, len(urls))
+        at_once = max(1, SCORES_AT_ONCE // max(1, len(urls)))
+        for start in range(0, len(vectors), at_once):
+            scores = vectors[start : start + at_once] @ item_vectors.T
+            for row, left_out in enumerate(seen[start : start + at_once]):
+                scores[row, left_out] = -np.inf
+            top = np.argpartition(-scores, num_items - 1, axis=1)[:, :num_items]
+            for row, places in zip(scores, top, strict=True):
+                places = places[np.lexsort((places, -row[places]))]
+                places = places[row[places] > -np.inf]
+                yield urls[places].tolist(), row[places].tolist()
+
+    @cached_property
+    def trail_inputs(self) -> tuple[list[str], np.ndarray]:
+        """The urls and input vectors that trails are summed up from (trail_sums.py); the release has a trail."""
+        with self.opened(self.manifest["trail"]["file"]) as path:
+            table = pq.read_table(path)
+        return table["url"].to_pylist(), decode_vectors(table)
+
+
+class Part:
+    """One Parquet file of user vectors: its footer, and which ids and rows each row group has."""
+
+    def __init__(self, release: ReleaseReader, name: str) -> None:
+        self.release, self.name = release, f"user_vectors/{name}"
+        num_bytes, digits = (release.files[self.name][value] for value in ("bytes", "piece_sha256"))
+        self.digests = [digits[at : at + DIGEST_DIGITS] for at in range(0, len(digits), DIGEST_DIGITS)]
+        with release.opened(self.name, is_whole=False) as path, open(path, "rb") as file:
+            file.seek(max(0, num_bytes - 8))
+            footer_bytes = int.from_bytes(file.read(4), "little") + 8
+        self.bounds = [max(0, num_bytes - footer_bytes), num_bytes]  # where each piece begins, and the last ends
+        self.metadata = pq.read_metadata(self.load([-1]))
+        groups = [self.metadata.row_group(group) for group in range(self.metadata.num_row_groups)]
+        self.bounds = [*(group.column(0).data_page_offset for group in groups), *self.bounds]
+        self.starts = list(accumulate((group.num_rows for group in groups), initial=0))
+        self.least = [self.read_least(group) for group in range(len(groups))]
+
+    def group_of_id(self, user_id: str) -> int:
+        """Return the only row group that can contain this id, or -1."""
+        return bisect_right(self.least, as_bytes(user_id)) - 1
+
+    def load(self, pieces: list[int]) -> pa.BufferReader:
+        """Return the file with only these row groups filled in (-1: the footer). They are compared with their digests."""
+        content: Any = np.zeros(self.bounds[-1], np.uint8)  # takes memory only where it is filled
+        with self.release.opened(self.name, is_whole=False) as path, open(path, "rb", buffering=0) as file:
+            for piece in pieces:
+                start, end = self.bounds[-2:] if piece < 0 else self.bounds[piece : piece + 2]
+                file.seek(start)
+                file.readinto(content[start:end])
+                found = hashlib.sha256(content[start:end]).hexdigest()[:DIGEST_DIGITS]
+                self.release.compare(self.name, found, self.digests[piece])
+        return pa.BufferReader(content)
+
+    def read(self, groups: list[int], columns: list[str]) -> dict[int, pa.Table]:
+        """Return {row group: table}. The file is closed afterwards: an open file would keep a deleted release on disk."""
+        with pq.ParquetFile(self.load(groups), metadata=self.metadata) as file:
+            return {group: file.read_row_group(group, columns=columns) for group in groups}
+
+    def read_least(self, group: int) -> bytes:
+        """Return the least id of a row group as bytes (Parquet orders strings by their bytes)."""
+        statistics = self.metadata.row_group(group).column(0).statistics
+        if statistics is not None and statistics.has_min_max:
+            return statistics.min.encode()
+        # Ids above 4 kB get no statistics. Rows are sorted, so the first id is the least.
+        return self.read([group], ["user_id"])[group]["user_id"][0].as_py().encode()
+
+
+class EveryUser:
+    """Finds nearest users without an index: compares all, one part of the release after the other."""
+
+    def __init__(self, release: ReleaseReader) -> None:
+        self.release, self.ntotal = release, release.first[-1]
+
+    def search(self, units: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the cosines float32[n, k], highest first, and rows int64[n, k] of the users nearest to unit vectors [n, D]."""
+        best = np.full((len(units), k), -np.inf, np.float32), np.full((len(units), k), -1, np.int64)
+        for number, first in enumerate(self.release.first[:-1]):
+            part = self.release.part(number)
+            for group, table in part.read(list(range(part.metadata.num_row_groups)), [*VECTOR_COLUMNS]).items():
+                vectors = unit_rows(decode_vectors(table))
+                rows = np.broadcast_to(first + part.starts[group] + np.arange(len(vectors)), (len(units), len(vectors)))
+                found = np.hstack((best[0], units @ vectors.T)), np.hstack((best[1], rows))
+                order = np.argsort(-found[0], axis=1, kind="stable")[:, :k]
+                best = np.take_along_axis(found[0], order, axis=1), np.take_along_axis(found[1], order, axis=1)
+        return best
+
+
+def list_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return {path within the release: entry of the manifest} of all files but the manifest."""
+    users = {f"user_vectors/{name}": about for name, about in manifest["user_files"].items()}
+    items = {f"item_vectors/{name}": about for name, about in manifest["item_files"].items()}
+    others = [about for about in manifest.values() if isinstance(about, dict) and "file" in about]
+    changes = manifest.get("changes", {}).get("files", {})
+    return users | items | {about["file"]: about for about in others} | changes
+
+
+def token_of(manifest: dict[str, Any]) -> dict[str, str]:
+    """Return the pairing token of a release, as the metadata of its Parquet files has it."""
+    return {f"surf2vec.{key}": manifest[key] for key in TOKEN}
+
+
+def read_token(path: Path) -> dict[str, str]:
+    """Return the pairing token of a file; empty if it is no Parquet file, or has no whole one."""
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+    except (OSError, pa.ArrowException):
+        return {}
+    names = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in metadata.items()}
+    token = {name: names.get(name, "") for name in (f"surf2vec.{key}" for key in TOKEN)}
+    return token if all(token.values()) else {}
+
+
+def describe_token(token: dict[str, str]) -> str:
+    """Return a pairing token in words."""
+    return "release {} (space {})".format(*token.values())
+
+
+def find_other(path: Path, manifest: dict[str, Any]) -> str:
+    """Return in words that a file is of another release than the manifest; empty if it is not, or has no token."""
+    own, found = token_of(manifest), read_token(path)
+    if found in ({}, own):
+        return ""
+    return (
+        f"is of {describe_token(found)}, and the manifest of {describe_token(own)}: vectors of two releases do not belong "
+        "together"
+    )
+
+
+def as_bytes(user_id: str) -> bytes:
+    """Return the id as UTF-8. An id with a lone surrogate, which no log has, is unknown and must not raise."""
+    return user_id.encode("utf-8", "surrogatepass")
+
+
+def partition_of(user_id: str, partitions: int) -> int:
+    """Return the micro-partition of a user: the low 64 bits of the id's md5, modulo `partitions`."""
+    digest = hashlib.md5(as_bytes(user_id), usedforsecurity=False).digest()
+    return int.from_bytes(digest[8:], "little") % partitions
+
+
+def unit_rows(vectors: np.ndarray) -> np.ndarray:
+    """Return the rows of float32 (N, D) scaled to length 1; a row of zeros stays zeros."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+
+
+def decode_vectors(rows: pa.Table | pa.RecordBatch) -> np.ndarray:
+    """Return the vectors of rows as float32 (N, D); `rows` has `vector`, and `scale` if vectors are stored as int8."""
+    column = rows.column("vector")
+    lists = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    numbers = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), lists.type.list_size)
+    vectors = numbers.astype(np.float32, copy=False)
+    return vectors * rows.column("scale").to_numpy()[:, None] if "scale" in rows.schema.names else vectors
