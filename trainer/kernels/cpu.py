@@ -145,9 +145,8 @@ def _tile(
     arrays |= {name: scratch_rows(1, padded(max(height, width)))[0] for name in names.split()}
     arrays |= {name: arrays[name].view(np.uint32) for name in ("rows", "next_rows", "own_rows")}
     users, num_targets, following, lengths = (np.zeros(width, dtype=np.int64) for _ in range(4))
-    lanes = Lanes(
-        users, num_targets, following, np.zeros((width, longest + 1), np.int32), np.zeros(num_items, np.int64), np.zeros(1, np.int64)
-    )  # fmt: skip
+    targets, seen = np.zeros((width, longest + 1), np.int32), np.zeros(num_items, np.int64)
+    lanes = Lanes(users, num_targets, following, targets, seen, np.zeros(1, np.int64))
     looked = (width if num_items else 0, window)
     return lanes, Tile(
         **arrays, same=np.zeros(height, np.int32), last_of=np.zeros(num_items, np.int32),

@@ -88,10 +88,8 @@ def fill_lane(stream, epoch_key, lane, place, last):
         prefetch_users(stream, place, last)
         user = work.order[place]
         key = mix(work.hashes[user] ^ epoch_key)
-        if stream.rule.has_trail:
-            num = list_targets(stream, user, key, lane)
-        else:
-            num = list_kept(stream, user, key, lane)
+        has_trail = stream.rule.has_trail
+        num = list_targets(stream, user, key, lane) if has_trail else list_kept(stream, user, key, lane)
         place += 1
         if num > 0:
             lanes.users[lane], lanes.num_targets[lane], lanes.next[lane] = user, num, 0
@@ -99,7 +97,7 @@ def fill_lane(stream, epoch_key, lane, place, last):
             if num > 1:
                 fetch_item(stream, target_of(stream, lane, 1))
             tile.alpha[lane] = work.alphas[place - 1]
-            if not stream.rule.has_trail:
+            if not has_trail:
                 tile.l2[lane] = stream.rule.l2 / np.float32(math.sqrt(np.float32(work.ends[user] - work.starts[user])))
                 for d in range(vectors.shape[1]):
                     tile.hiddens[lane, d] = vectors[user, d]

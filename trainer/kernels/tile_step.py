@@ -1,7 +1,7 @@
 """A step of a tile by sampled softmax, compiled: each lane has a vector that predicts its item, and all share the negatives.
 
-What predicts, `tile.hiddens`, is the interest's user (streams.py) or the trail's weighted sum of pages (compiled_trail.py). README.md
-has the formulas.
+What predicts, `tile.hiddens`, is the interest's user (streams.py) or the trail's weighted sum of pages (compiled_trail.py).
+README.md has the formulas.
 """
 # mypy: no-check-untyped-defs
 
