@@ -22,8 +22,8 @@ from surf2vec.trainer.kernels.accumulation import make_ledger, move_items
 from surf2vec.trainer.kernels.compiled import score_each, train_order
 from surf2vec.trainer.kernels.compiled_draws import draw_each
 from surf2vec.trainer.kernels.llvm import LINE_NUMBERS
-from surf2vec.trainer.kernels.model import Ledger, Noise, Paths, Rule, Scratch, Table, Tile, Work
-from surf2vec.trainer.kernels.signature import Pass
+from surf2vec.trainer.kernels.model import Lanes, Ledger, Noise, Paths, Rule, Scratch, Table, Tile, Work
+from surf2vec.trainer.kernels.signature import TRAIL_BIAS, Pass
 from surf2vec.trainer.kernels.streams import train_streams
 from surf2vec.trainer.kernels.tiles import ROW_BLOCK, padded, scratch_rows
 from surf2vec.trainer.model.objectives import Sampling
@@ -50,8 +50,12 @@ def train_users(users: Rows, items: Items, work: Pass) -> int:
     """Train the users `work.order` once, in place, without the GIL. Returns how many tokens subsampling kept."""
     threads, accumulate = used_threads(work.config), work.config.accumulate
     if accumulate == 1 or not work.update_items:
-        prepare = _prepare_tiles if work.has_tiles else _prepare
-        return run_threads(prepare(users, items, work, threads), threads)
+        if work.has_tiles:
+            nothing = Rows(np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.float32))
+            return train_tiles(
+                (users, items.outputs, items.inputs, nothing), _noise(work.sampling), rule_of(work), work
+            )
+        return run_threads(_prepare(users, items, work, threads), threads)
     num_kept = 0
     for start in range(0, len(work.order), accumulate):
         step = slice(start, start + accumulate)
@@ -94,7 +98,7 @@ def score_rows(
 
 def _prepare(users: Rows, items: Items, work: Pass, threads: int, ledger: Ledger | None = None) -> Callable[[int], int]:
     """Return the function that each thread calls with its number. With a ledger, items stand still."""
-    rule, paths = _rule(work, ledger is not None), _paths(work.tree)
+    rule, paths = rule_of(work, ledger is not None), _paths(work.tree)
     lengths = (work.ends - work.starts)[work.order]
     sizes = (users.vectors.shape[1], int(lengths.max(initial=0)), max(1 + rule.num_negatives, paths.max_rows))
     taken = np.zeros(LINE_NUMBERS, dtype=np.int64)
@@ -108,15 +112,16 @@ def _prepare(users: Rows, items: Items, work: Pass, threads: int, ledger: Ledger
     return lambda _: int(train_order(*shared, _own("scratch", _scratch, sizes)))
 
 
-def _prepare_tiles(users: Rows, items: Items, work: Pass, _: int) -> Callable[[int], int]:
-    """Return the function that each thread calls with its number, which trains in tiles; each thread has a tile of its own."""
-    rule = _rule(work)
-    sizes = (users.vectors.shape[1], rule.tile_users, rule.num_negatives)
+def train_tiles(rows: tuple[Rows, ...], noise: Noise, rule: Rule, work: Pass) -> int:
+    """Train streams of tiles; rows: of users, outputs, inputs and lags. Returns the number of targets."""
+    longest = int((work.ends - work.starts).max(initial=0))
+    size, num_items = rows[1].vectors.shape[1], len(noise.aliases) if rule.has_trail else 0
+    sizes = (size, rule.tile_users, rule.num_negatives, rule.window, 1 << longest.bit_length(), num_items)
+    tables = (Table(one.vectors, one.squares) for one in rows)
     taken = np.zeros(LINE_NUMBERS, dtype=np.int64)
-    tables = (Table(rows.vectors, rows.squares) for rows in (users, items.outputs))
-    key, streams = np.uint64(work.epoch_key), work.streams
-    shared = (*tables, _noise(work.sampling), rule, _work(work), key, streams, taken)
-    return lambda _: int(train_streams(*shared, _own("tile", _tile, sizes)))
+    shared = (*tables, noise, rule, _work(work), np.uint64(work.epoch_key), work.streams, taken)
+    name = "trail" if rule.has_trail else "tile"
+    return run_threads(lambda _: int(train_streams(*shared, *_own(name, _tile, sizes))), used_threads(work.config))
 
 
 def _own(name: str, make: Callable[..., Any], sizes: tuple[int, ...]) -> Any:
@@ -126,19 +131,28 @@ def _own(name: str, make: Callable[..., Any], sizes: tuple[int, ...]) -> Any:
     return getattr(_kept, name)[1]
 
 
-def _tile(num_dims: int, num_lanes: int, num_negatives: int) -> Tile:
+def _tile(
+    num_dims: int, num_lanes: int, num_negatives: int, window: int, longest: int, num_items: int
+) -> tuple[Lanes, Tile]:
+    """Return lanes and a tile for users with up to `longest` tokens; num_items: with a trail."""
     width, length, height = padded(num_lanes), padded(num_dims), padded(num_negatives, ROW_BLOCK)
     shapes = {
-        "users": (width, length), "user_steps": (width, length), "negatives": (height, length),
+        "hiddens": (width, length), "steps": (width, length), "negatives": (height, length),
         "negative_steps": (height, length), "across": (length, width), "scores": (height, width),
     }  # fmt: skip
-    drawn = ["rows", "next_rows", "corrections"]
-    lanes = ["own_rows", "own_scores", "totals", "dots", "squares", "hidden_squares", "rates", "weights", "alpha", "l2"]
-    tables = {name: scratch_rows(*shape) for name, shape in shapes.items()}
-    numbers = {name: scratch_rows(1, padded(max(height, width)))[0] for name in drawn + lanes}
-    unsigned = {name: numbers[name].view(np.uint32) for name in ("rows", "next_rows", "own_rows")}
-    states = {name: np.zeros(width, dtype=np.int64) for name in ("user", "position", "next")}
-    return Tile(**tables | numbers | unsigned | states, key=np.zeros(width, dtype=np.uint64))
+    names = "rows next_rows corrections own_rows own_scores totals dots squares hidden_squares rates item_l2 alpha l2 scales"
+    arrays = {name: scratch_rows(*shape) for name, shape in shapes.items()}
+    arrays |= {name: scratch_rows(1, padded(max(height, width)))[0] for name in names.split()}
+    arrays |= {name: arrays[name].view(np.uint32) for name in ("rows", "next_rows", "own_rows")}
+    users, num_targets, following, lengths = (np.zeros(width, dtype=np.int64) for _ in range(4))
+    targets, seen = np.zeros((width, longest + 1), np.int32), np.zeros(num_items, np.int64)
+    lanes = Lanes(users, num_targets, following, targets, seen, np.zeros(1, np.int64))
+    looked = (width if num_items else 0, window)
+    return lanes, Tile(
+        **arrays, same=np.zeros(height, np.int32), last_of=np.zeros(num_items, np.int32),
+        context=np.zeros(looked, np.uint32), lags=np.zeros(looked, np.int64), factors=np.zeros(looked, np.float32),
+        lengths=lengths, lag_steps=np.zeros(2 * window if num_items else 0, np.float32),
+    )  # fmt: skip
 
 
 def _work(work: Pass) -> Work:
@@ -147,7 +161,8 @@ def _work(work: Pass) -> Work:
 
 
 def _noise(sampling: Sampling) -> Noise:
-    return Noise(*read_only(sampling.thresholds, sampling.aliases, sampling.corrections))
+    none = np.zeros(0, dtype=np.float32)
+    return Noise(*read_only(sampling.thresholds, sampling.aliases, sampling.corrections, none, none))
 
 
 def read_only(*arrays: NDArray[Any]) -> tuple[NDArray[Any], ...]:
@@ -165,7 +180,8 @@ def _paths(tree: Tree | None) -> Paths:
     return Paths(parents, slots, first_rows, widths, tree.num_classes, tree.max_path_rows)
 
 
-def _rule(work: Pass, is_accumulating: bool = False) -> Rule:
+def rule_of(work: Pass, is_accumulating: bool = False) -> Rule:
+    """Return the settings of a pass, for the interest."""
     config = work.config
     return Rule(
         is_softmax=config.objective == "sampled_softmax",
@@ -182,6 +198,12 @@ def _rule(work: Pass, is_accumulating: bool = False) -> Rule:
         recency=np.float32(work.recency),
         l2=np.float32(config.l2),
         item_l2=np.float32(config.item_l2),
+        l2_in_sums=np.float32(1),
+        has_trail=False,
+        every=1,
+        turn=0,
+        backward=0.0,
+        bias=np.float32(TRAIL_BIAS),
     )
 
 

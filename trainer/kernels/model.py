@@ -5,8 +5,8 @@ from collections import namedtuple
 Table = namedtuple("Table", "vectors squares")
 """vectors float32[n, D], and Adagrad's sums, squares float32[n]."""
 
-Noise = namedtuple("Noise", "thresholds aliases corrections")
-"""The tables of surf2vec.trainer.model.objectives.Sampling that negatives need."""
+Noise = namedtuple("Noise", "thresholds aliases corrections l2s shares")
+"""The tables of surf2vec.trainer.model.objectives.Sampling that negatives need, or those of TrailTables."""
 
 Paths = namedtuple("Paths", "parents slots first_rows widths num_classes max_rows")
 """The arrays of surf2vec.trainer.model.trees.Tree; max_rows: the most rows on a path to a class."""
@@ -14,9 +14,14 @@ Paths = namedtuple("Paths", "parents slots first_rows widths num_classes max_row
 Rule = namedtuple(
     "Rule",
     "is_softmax handicap is_adagrad is_dm has_tree is_frozen is_accumulating "
-    "window num_negatives tile_users num_free recency l2 item_l2",
+    "window num_negatives tile_users num_free recency l2 item_l2 l2_in_sums has_trail every turn backward bias",
 )
-"""The settings of the objective and the optimizer, as numbers."""
+"""The settings of the objective and the optimizer, as numbers.
+
+l2_in_sums float32: 1 if Adagrad's sums of items include L2, 0 for the trail. Of the trail alone: every target is trained once in
+`every` epochs, in this one those whose turn it is; backward float64: the share of rare items that are predicted from the pages
+after them, of 2**32; bias float32.
+"""
 
 Scratch = namedtuple(
     "Scratch",
@@ -41,21 +46,28 @@ Model = namedtuple("Model", "users outputs inputs noise paths rule scratch ledge
 Work = namedtuple("Work", "tokens starts ends hashes order alphas keep")
 """The arrays of surf2vec.trainer.kernels.signature.Pass, and of Sampling what subsampling keeps."""
 
-Stream = namedtuple("Stream", "users outputs noise rule work tile")
-"""All arguments of a thread's training in tiles."""
+Stream = namedtuple("Stream", "users outputs inputs lags noise rule work lanes tile")
+"""All arguments of a thread's training in tiles. users has rows for the interest alone, inputs and lags for the trail alone."""
+
+Lanes = namedtuple("Lanes", "users num_targets next targets seen stamp")
+"""The users of a tile of M lanes. users, num_targets, next int64[M]; targets int32[M, L]: twice a position, plus one if it is
+predicted backward; for the trail: seen int64[V], the last stamp at which each item was met, stamp int64[1].
+"""
 
 Tile = namedtuple(
     "Tile",
-    "users across negatives scores user_steps negative_steps rows next_rows corrections own_rows own_scores totals dots squares "
-    "hidden_squares rates weights alpha l2 user key position next",
+    "hiddens across steps negatives negative_steps scores rows next_rows corrections own_rows own_scores totals dots squares "
+    "hidden_squares rates item_l2 alpha l2 same last_of context lags factors lengths scales lag_steps",
 )
-"""A thread's own arrays for a tile of M lanes and K negatives; the first six are those of tiles.py, which pads all sizes.
+"""A thread's own arrays for one step of a tile: M lanes, K negatives, D dimensions, W lags, padded as tiles.py needs them.
 
-rows, next_rows uint32[K], corrections float32[K]: the items drawn for this step and the next. Of each lane, [M]: own_rows uint32,
-own_scores float32, its token's row and score, later pull; totals float32: scratch; dots, squares, hidden_squares float32: of its
-token's row with its user's, and of each with itself; weights float32: of its token for its user; rates float32: of rows that
-move. Of a lane's user: alpha, l2 float32; user, position, next int64: its row, the positions of this token and the next; key
-uint64: of its draws.
+hiddens, steps float32[M, D], across float32[D, M]: what predicts, for the interest the lanes' users, and its steps; negatives,
+negative_steps float32[K, D], scores float32[K, M]; the items drawn for this step and the next: rows, next_rows uint32[K],
+corrections float32[K]. Of each lane, [M]: own_rows uint32, own_scores float32, its target's row and score, later pull; dots,
+squares, hidden_squares float32: of its target's row with what predicts, and of each with itself; totals, rates float32: scratch; item_l2,
+alpha, l2 float32: of its target, its user's rate and L2. For the trail: last_of int32[V]: one more than the last negative that is
+an item, 0 if none is, and same int32[K]: the one before it that is the same item; the pages a lane looks at: context
+uint32[M, W], lags int64[M, W], factors float32[M, W], lengths int64[M]; scales float32[M]; lag_steps float32[2 W].
 """
 
 Turn = namedtuple("Turn", "first_prediction user history kept num_kept key alpha")

@@ -137,15 +137,23 @@ def train_step(
         own = own_MD[m] @ one.hidden - tables.corrections[one.item] - np.log(work.config.negative_weight)
         p = softmax(np.append(own, scores_K))
         pulls_M[m], pulls_MK[m] = p[1:].sum(), -p[1:]
-        steps_MD[m] = pulls_M[m] * own_MD[m] + pulls_MK[m] @ negatives_KD
-    hiddens_MD = np.stack([one.hidden for one in looks])
-    for row, step_D in zip(rows_K, pulls_MK.T @ hiddens_MD, strict=True):
-        v[row] += rate_of(trail.outputs, row, np.mean(step_D**2), looks[0].alpha) * step_D
+        steps_MD[m] = pulls_MK[m] @ negatives_KD
+    negative_steps_KD = pulls_MK.T @ np.stack([one.hidden for one in looks])
+
+    def move_negatives() -> None:
+        for row, step_D in zip(rows_K, negative_steps_KD, strict=True):
+            v[row] += rate_of(trail.outputs, row, np.mean(step_D**2), looks[0].alpha) * step_D
+
+    if at_once:
+        move_negatives()
     for m, one in enumerate(looks):
         if one.pages:
             rate = rate_of(trail.outputs, one.item, pulls_M[m] ** 2 * np.mean(one.hidden**2), one.alpha)
-            row_D = own_MD[m] if at_once else v[one.item]
+            row_D = own_MD[m] if at_once else v[one.item].copy()
+            steps_MD[m] += pulls_M[m] * row_D
             v[one.item] += rate * (pulls_M[m] * one.hidden - tables.l2s[one.item] * row_D)
+    if not at_once:
+        move_negatives()
     move_inputs(trail, looks, steps_MD, tables, at_once)
 
 
