@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 
 from surf2vec.tasks.export.without_users import count_in_export, list_named
 from surf2vec.tasks.registry import tracking
-from surf2vec.tasks.registry.promotion import read_registry
-from surf2vec.tasks.registry.tracking import Copy, Ownership, Version
+from surf2vec.tasks.registry.releases import Version, list_versions, read_registry
+from surf2vec.tasks.registry.tracking import Copy, Ownership
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, open_folder
 from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.root.identity import has_registry
@@ -57,7 +57,7 @@ class Copies(Ownership):
     @cached_property
     def versions(self) -> list[Version]:
         """The versions of all models in the registry."""
-        return tracking.list_versions(self.uri) if has_registry(self.root, self.publish) else []
+        return list_versions(self.uri) if has_registry(self.root, self.publish) else []
 
     @cached_property
     def logged(self) -> list[Copy]:

@@ -23,7 +23,7 @@ from surf2vec.tasks.ingest.sources import read_catalog
 from surf2vec.tasks.night.context import NightContext
 from surf2vec.tasks.night.runs import find_run, name_asked
 from surf2vec.tasks.night.summary import announce_run
-from surf2vec.tasks.registry.releases import list_releases
+from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.root import records
 from surf2vec.tasks.root.run import Root, Run, open_root, read_run_records
 from surf2vec.tasks.training.beginning import NightRequest, plan_night
@@ -59,7 +59,7 @@ def dry_run(night: NightContext, logs: list[str], on_event: OnEvent) -> dict[str
         try:
             ingested = _ingest(shadow, logs, on_event)
             ingest_seconds = time.monotonic() - started
-            run, is_known = _plan(shadow, list_releases(night.root, night.config.publish).serving)
+            run, is_known = _plan(shadow, read_registry(night.root, night.config.publish).serving)
             entries = read_catalog(shadow.root).entries
             told = {
                 "dry_run": True,

@@ -24,6 +24,7 @@ from surf2vec.tasks.night.summary import announce_run, digest_gate, digest_verdi
 from surf2vec.tasks.registry import promotion
 from surf2vec.tasks.registry import publish as publish_task
 from surf2vec.tasks.registry.faults import is_served
+from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.report.measured import describe_sharing, list_caveats, list_loads, list_measured
 from surf2vec.tasks.report.report import write_report
 from surf2vec.tasks.report.tables import describe_gate, list_notes
@@ -330,7 +331,7 @@ def _judge(night: NightContext, run: Run, on_event: OnEvent) -> None:
     gate = night.config.gate
 
     def make() -> dict[str, Any]:
-        registry = promotion.read_registry(night.root, night.config.publish)
+        registry = read_registry(night.root, night.config.publish)
         spaces = {promotion.name_release(version): version.tags.get("space_id", "") for version in registry.versions}
         champion = promotion.name_release(registry.champion) if registry.champion else None
         window = select_window(night.root, night.since, night.until, night.config.window_days)

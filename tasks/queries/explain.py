@@ -18,7 +18,7 @@ from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST, newest_corpus
 from surf2vec.tasks.ingest.sources import Catalog, events_files, read_catalog
 from surf2vec.tasks.queries.similar import find_history
-from surf2vec.tasks.registry.releases import list_releases
+from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, open_folder
 from surf2vec.tasks.release.trail_sums import scale_of
 from surf2vec.tasks.root.run import Root
@@ -157,7 +157,7 @@ def _weigh_pages(root: Root, manifest: dict[str, Any], user_id: str) -> list[Run
 
 def _find_releases(root: Root, publish: PublishConfig, user_id: str) -> list[RunRecord]:
     """Returns the releases in the root that have the user, in the order of their registration, each with its "vector"."""
-    registered = list_releases(root, publish)
+    registered = read_registry(root, publish)
     found = []
     for path in root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}"):
         release = open_folder(path.parent)

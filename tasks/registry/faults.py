@@ -1,19 +1,11 @@
-"""Finds damage in the copies of releases in a root's own registry. The database is read without MLflow, which takes seconds to
-import.
+"""Finds damage in the copies of releases in a root's own registry, without MLflow."""
 
-The tables are MLflow's own; a database that does not have them as expected is read by MLflow.
-"""
-
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from surf2vec.tasks.config import PublishConfig
-from surf2vec.tasks.registry.version_tags import read_tags
+from surf2vec.tasks.registry.releases import list_versions
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.root.identity import registry_uri
@@ -23,49 +15,6 @@ from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.system.files import digest_file, read_json, verify_file
 
 TAG_SHA256, TAG_PATH = "state_sha256", "state_path"
-_VERSIONS = """
-select name, version, coalesce(storage_location, source) from model_versions where current_stage <> 'Deleted_Internal'
-order by name, version
-"""
-_TAGS = "select key, value from model_version_tags where name = ? and version = ?"
-
-
-@dataclass(frozen=True)
-class RegisteredCopy:
-    """A version in the root's own registry, its tags, and the folder of its files, if that is on this machine."""
-
-    name: str
-    number: int
-    tags: dict[str, str]
-    folder: Path | None
-
-    @property
-    def place(self) -> str:
-        return f"models:/{self.name}/{self.number}"
-
-
-def list_copies(tracking_uri: str) -> list[RegisteredCopy]:
-    """Return every version in a registry that is a SQLite file. Raises ResourceError if neither SQLite nor MLflow can read it."""
-    path = Path(tracking_uri.removeprefix("sqlite:///"))
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-            return [
-                RegisteredCopy(name, version, read_tags(dict(database.execute(_TAGS, (name, version)))), _local(place))
-                for name, version, place in database.execute(_VERSIONS).fetchall()
-            ]
-    except sqlite3.Error:
-        from surf2vec.tasks.registry import tracking
-
-        models = tracking.list_models(tracking_uri)
-        found = [one for model in models for one in tracking.get_registered(tracking_uri, model).versions]
-        return [
-            RegisteredCopy(one.name, one.number, one.tags, tracking.find_folder(tracking_uri, one)) for one in found
-        ]
-
-
-def _local(place: str) -> Path | None:
-    parts = urlsplit(place)
-    return Path(unquote(parts.path)) if parts.scheme in ("", "file") else None
 
 
 def is_served(root: Root, publish: PublishConfig, registered: RegisterStep) -> bool:
@@ -76,7 +25,7 @@ def is_served(root: Root, publish: PublishConfig, registered: RegisterStep) -> b
     if not uri.startswith("sqlite:///"):
         return True
     wanted = (registered.model_name, registered.model_version)
-    copies = [one for one in list_copies(uri) if (one.name, one.number) == wanted]
+    copies = [one for one in list_versions(uri) if (one.name, one.number) == wanted]
     return not any(fault for one in copies for fault in find_faults(one.folder, one.tags))
 
 

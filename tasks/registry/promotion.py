@@ -15,11 +15,11 @@ from typing import Any
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.corpus.window import ends_before
 from surf2vec.tasks.registry import tracking
-from surf2vec.tasks.registry.releases import CHALLENGER, CHAMPION, alias_of
-from surf2vec.tasks.registry.tracking import Ownership, Registered, Version
+from surf2vec.tasks.registry.releases import CHALLENGER, CHAMPION, Registered, Version, alias_of, read_registry
+from surf2vec.tasks.registry.tracking import Ownership
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
-from surf2vec.tasks.root.identity import has_registry, registry_uri
-from surf2vec.tasks.root.records import GateStep, Promotion, RunRecord, Step
+from surf2vec.tasks.root.identity import registry_uri
+from surf2vec.tasks.root.records import GateStep, RunRecord, Step
 from surf2vec.tasks.root.run import Root, Run, private_files
 from surf2vec.tasks.root.wording import shown
 from surf2vec.trainer.errors import DamageError, HeldBackError, InputError
@@ -48,13 +48,6 @@ def lock_aliases(root: Root) -> Iterator[None]:
     """
     with private_files(root), lock(root.path / ".aliases.lock"):
         yield
-
-
-def read_registry(root: Root, publish: PublishConfig) -> Registered:
-    """Return the versions and aliases of the model; empty if nothing was ever registered."""
-    if not has_registry(root, publish):
-        return Registered([], {})
-    return tracking.get_registered(registry_uri(root, publish), publish.model_name)
 
 
 def find_champion(root: Root, publish: PublishConfig) -> str | None:
@@ -120,7 +113,7 @@ def promote(
         version = _get_version(registered, number or registered.aliases[CHALLENGER])
         before = registered.aliases.get(CHAMPION)
         if version.number == before:
-            _complete_record(root, version)
+            _record_promotion(root, version, version.tags.get("override_reason"))  # a killed call did not
             return _describe(publish, version, before, f"version {before} serves already", started)
         _check_complete(root, version)
         objection, gate = None, version.tags.get("gate")
@@ -139,7 +132,7 @@ def promote(
         _move(root, publish, version, tags, [CHAMPION])
         reason = f", though {objection}: {override}" if objection else f": {given}" if given else ""
         message = f"version {version.number} (release {version.tags['release']}) serves now{reason}"
-        _amend_record(root, version, message, given, serves=True)
+        _record_promotion(root, version, tags.get("override_reason"))
         on_event("log", {"message": message})
     return _describe(publish, version, before, message, started)
 
@@ -160,8 +153,6 @@ def rollback(
         champion = _get_version(registered, registered.aliases[CHAMPION])
         if number == champion.number or (number is None and champion.tags.get("rolled_back_from")):
             since = champion.tags.get("rolled_back_from")
-            if left := registered.get(int(since or 0)):
-                _tell_rollback(root, champion, left, left.tags.get("rolled_back_at", ""))
             serves = f"version {champion.number} serves already{f', rolled back from version {since}' if since else ''}"
             message = f"{serves}: nothing was changed; `surf2vec rollback VERSION` goes to another"
             return _describe(publish, champion, champion.number, message, started)
@@ -182,19 +173,11 @@ def rollback(
                 _move(root, publish, left, {"rolled_back_at": at}, [])
         back = {"rolled_back_from": str(champion.number), "rolled_back_at": None}
         _move(root, publish, target, back, [CHAMPION])
-        message = _tell_rollback(root, target, champion, at)
+        message = (
+            f"version {target.number} (release {name_release(target)}) serves again, in place of {champion.number}"
+        )
         on_event("log", {"message": message})
     return _describe(publish, target, champion.number, message, started)
-
-
-def _tell_rollback(root: Root, target: Version, left: Version, at: str) -> str:
-    """Add a rollback to the records of both versions, unless they have had it since `at`. Returns its message."""
-    message = f"version {target.number} (release {target.tags['release']}) serves again, in place of {left.number}"
-    for version in (target, left):
-        lines = Run(root, name_release(version)).record().promotions
-        if not any(line.message == message and line.at >= at for line in lines):
-            _amend_record(root, version, message, None, serves=version == target)
-    return message
 
 
 def rollback_targets(registered: Registered) -> set[int]:
@@ -266,33 +249,20 @@ def _move(
         tracking.set_alias(uri, version.name, alias, version.number)
 
 
-def _amend_record(root: Root, version: Version, message: str, reason: str | None, serves: bool) -> None:
-    """Add a promotion or rollback to the record of the version's run, if this root has the run."""
+def _record_promotion(root: Root, version: Version, reason: str | None) -> None:
+    """Record that a version serves, and a person's reason for it, in the record of its run, if this root has the run."""
     run = Run(root, name_release(version))
-    if not run.record_path.exists():
-        return
 
     def change(record: RunRecord) -> RunRecord:
         steps: list[Step] = []
-        if serves and record.steps.registered:
-            steps.append(record.steps.registered.model_copy(update={"alias": CHAMPION}))
+        if registered := record.steps.registered:
+            steps.append(registered.model_copy(update={"alias": CHAMPION}))
         if reason and record.steps.gate:
             steps.append(record.steps.gate.model_copy(update={"overridden": reason}))
-        promotions = [*record.promotions, Promotion(at=_now(), message=message)]
-        return record.replace(promotions=promotions, steps=record.steps.replace(*steps))
+        return record.replace(steps=record.steps.replace(*steps))
 
-    run.amend(change)
-
-
-def _complete_record(root: Root, version: Version) -> None:
-    """Add the promotion of a version that serves to its record, if the call that promoted it was killed before it did."""
-    run = Run(root, name_release(version))
-    steps = run.record().steps
-    reason = version.tags.get("override_reason") if version.tags.get("gate") == "overridden" else None
-    is_told = not steps.registered or steps.registered.alias == CHAMPION
-    if not is_told or (reason and steps.gate and shown(steps.gate.overridden or "") != reason):
-        message = f"version {version.number} (release {version.tags['release']}) serves now"
-        _amend_record(root, version, f"{message}: {reason}" if reason else message, reason, serves=True)
+    if run.record_path.exists() and change(record := run.record()) != record:
+        run.amend(change)
 
 
 def _describe(

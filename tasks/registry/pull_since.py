@@ -25,7 +25,7 @@ from surf2vec.tasks.export.changes import (
     write_removed,
 )
 from surf2vec.tasks.registry.pull import Fetcher, check_out, describe_pull, find_version, hold_folder, put_in_place
-from surf2vec.tasks.registry.tracking import Version
+from surf2vec.tasks.registry.releases import Version
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, FORMAT_VERSION
 from surf2vec.tasks.release.release_reader import KEYS, token_of
 from surf2vec.tasks.users.tombstones import NOBODY, Tombstones

@@ -5,60 +5,155 @@ not have them as expected is read by MLflow.
 """
 
 import sqlite3
+from collections import defaultdict
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.registry.version_tags import read_tags
 from surf2vec.tasks.root.identity import has_registry, registry_uri
 from surf2vec.tasks.root.records import RegisterStep
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import InputError, UnavailableError
 
+if TYPE_CHECKING:
+    from surf2vec.tasks.registry.tracking import Copy
+
 CHALLENGER, CHAMPION = "challenger", "champion"
 _VERSIONS = """
-select t.value, v.version from model_versions v join model_version_tags t on t.name = v.name and t.version = v.version
-where v.name = :model and t.key = 'release' and v.current_stage <> 'Deleted_Internal' order by v.version
+select name, version, source, coalesce(storage_location, source), creation_time from model_versions
+where current_stage <> 'Deleted_Internal' order by name, version
 """
-_ALIASES = "select alias, version from registered_model_aliases where name = :model"
+_TAGS = "select name, version, key, value from model_version_tags"
+_ALIASES = "select name, alias, version from registered_model_aliases order by alias"
 
 
 @dataclass(frozen=True)
-class Releases:
-    """numbers: the version of each release; aliases: the version of each alias."""
+class Version:
+    """A version of a registered model. `is_copied`: it was copied from another version, with its tags.
 
-    numbers: dict[str, int]
+    `location`: where its files are; of a version on a server the id of the logged model that has them, or their location.
+    """
+
+    name: str
+    number: int
+    tags: dict[str, str]
+    is_copied: bool = False
+    location: str = field(default="", compare=False)
+    created_at: datetime = field(default=datetime.min, compare=False)
+
+    @property
+    def place(self) -> str:
+        return f"models:/{self.name}/{self.number}"
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of its files, if they are known to be on this machine."""
+        parts = urlsplit(self.location)
+        return Path(unquote(parts.path)) if parts.scheme == "file" or self.location.startswith("/") else None
+
+    def uses(self, copy: "Copy") -> bool:
+        """Return whether the version has the files of this logged model."""
+        return self.location == copy.model_id or f"{self.location}/".startswith(f"{copy.location.rstrip('/')}/")
+
+
+@dataclass(frozen=True)
+class Registered:
+    """Versions, oldest first, and the version number of each alias."""
+
+    versions: list[Version]
     aliases: dict[str, int]
+
+    def get(self, number: int | None) -> Version | None:
+        """Return the version with this number, if there is one."""
+        return next((one for one in self.versions if one.number == number), None)
+
+    @property
+    def champion(self) -> Version | None:
+        return self.get(self.aliases.get(CHAMPION))
 
     @property
     def serving(self) -> str | None:
         """The release with the alias champion."""
-        champion = self.aliases.get(CHAMPION)
-        return next((release for release, number in self.numbers.items() if number == champion), None)
+        return self.champion.tags.get("release") if self.champion else None
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The version of each release."""
+        return {one.tags["release"]: one.number for one in self.versions if "release" in one.tags}
 
 
-def list_releases(root: Root, publish: PublishConfig) -> Releases:
-    """Return the registered releases of the model. Raises ResourceError when MLflow cannot be reached."""
+def read_registry(root: Root, publish: PublishConfig) -> Registered:
+    """Return the versions and aliases of the model; empty if nothing was ever registered. Raises ResourceError if MLflow cannot
+    be reached.
+    """
     if not has_registry(root, publish):
-        return Releases({}, {})
-    uri = registry_uri(root, publish)
-    if uri.startswith("sqlite:///"):
-        path, model = uri.removeprefix("sqlite:///"), {"model": publish.model_name}
-        try:
-            with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
-                return Releases(*(dict(database.execute(query, model).fetchall()) for query in (_VERSIONS, _ALIASES)))
-        except sqlite3.Error:
-            pass
-    from surf2vec.tasks.registry import tracking
+        return Registered([], {})
+    return read_model(registry_uri(root, publish), publish.model_name)
 
-    registered = tracking.get_registered(uri, publish.model_name)
-    numbers = {one.tags["release"]: one.number for one in registered.versions if "release" in one.tags}
-    return Releases(numbers, registered.aliases)
+
+def read_model(tracking_uri: str, model_name: str) -> Registered:
+    """Return the versions and aliases of a model in a registry; empty if there is no such model."""
+    found = _read_tables(tracking_uri)
+    if found is None:
+        from surf2vec.tasks.registry import tracking
+
+        return tracking.get_registered(tracking_uri, model_name)
+    versions, aliases = found
+    return Registered([one for one in versions if one.name == model_name], aliases.get(model_name, {}))
+
+
+def list_versions(tracking_uri: str) -> list[Version]:
+    """Return all versions of all registered models."""
+    found = _read_tables(tracking_uri)
+    if found is None:
+        from surf2vec.tasks.registry import tracking
+
+        return tracking.list_versions(tracking_uri)
+    return found[0]
+
+
+def _read_tables(tracking_uri: str) -> tuple[list[Version], dict[str, dict[str, int]]] | None:
+    """Return the versions of a registry in a SQLite file, and the aliases of each model; None if only MLflow can read it."""
+    path = Path(tracking_uri.removeprefix("sqlite:///"))
+    if not tracking_uri.startswith("sqlite:///"):
+        return None
+    tags: dict[tuple[str, int], dict[str, str]] = defaultdict(dict)
+    aliases: dict[str, dict[str, int]] = defaultdict(dict)
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            rows = database.execute(_VERSIONS).fetchall()
+            for name, number, key, value in database.execute(_TAGS):
+                tags[name, number][key] = value
+            for name, alias, number in database.execute(_ALIASES):
+                aliases[name][alias] = int(number)
+    except sqlite3.Error:
+        return None
+    versions = [
+        Version(name, number, read_tags(tags[name, number]), is_copied(source), location, as_time(created_ms))
+        for name, number, source, location, created_ms in rows
+    ]
+    return versions, aliases
+
+
+def is_copied(source: str) -> bool:
+    """Return whether a version with this source was copied from another one: models:/NAME/VERSION, not models:/MODEL_ID."""
+    return source.startswith("models:/") and "/" in source.removeprefix("models:/")
+
+
+def as_time(created_ms: int) -> datetime:
+    """Return milliseconds since 1970 as a time."""
+    return datetime.fromtimestamp(created_ms / 1000, UTC)
 
 
 def find_alias(root: Root, publish: PublishConfig, registered: RegisterStep) -> str | None:
     """Return the current alias of a version, or the one in the record if MLflow cannot be reached."""
     try:
-        return alias_of(list_releases(root, publish).aliases, registered.model_version)
+        return alias_of(read_registry(root, publish).aliases, registered.model_version)
     except UnavailableError:
         return registered.alias
 
@@ -70,7 +165,7 @@ def alias_of(aliases: dict[str, int], number: int) -> str | None:
 
 def current_release(root: Root, publish: PublishConfig) -> str:
     """Return the release that serves. Raises InputError when there is none, ResourceError when MLflow cannot be reached."""
-    if release := list_releases(root, publish).serving:
+    if release := read_registry(root, publish).serving:
         return release
     raise InputError(
         f"no release of {publish.model_name} serves in this registry: run `surf2vec run`, or `surf2vec promote VERSION`"

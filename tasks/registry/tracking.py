@@ -8,8 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -29,6 +28,7 @@ from mlflow.types.schema import AnyType, Array
 from mlflow.utils.file_utils import local_file_uri_to_path
 
 from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.registry.releases import Registered, Version, as_time, is_copied
 from surf2vec.tasks.registry.version_tags import read_tags, store_tags
 from surf2vec.tasks.root.identity import ROOT_TAG, is_own_registry, read_root_id, registry_uri
 from surf2vec.tasks.root.run import Root, use_temporary_folder
@@ -50,29 +50,6 @@ class Content:
 
 
 @dataclass(frozen=True)
-class Version:
-    """A version of a registered model. `is_copied`: it was copied from another version, with its tags.
-
-    `made_of`: the id of the logged model that has its files, or their location. Only `list_versions` always sets it.
-    """
-
-    name: str
-    number: int
-    tags: dict[str, str]
-    is_copied: bool = False
-    made_of: str = field(default="", compare=False)
-    created_at: datetime = field(default=datetime.min, compare=False)
-
-    @property
-    def place(self) -> str:
-        return f"models:/{self.name}/{self.number}"
-
-    def uses(self, copy: "Copy") -> bool:
-        """Return whether the version has the files of this logged model."""
-        return self.made_of == copy.model_id or f"{self.made_of}/".startswith(f"{copy.location.rstrip('/')}/")
-
-
-@dataclass(frozen=True)
 class Copy:
     """A logged model of an export, possibly of another root. After an interrupted upload it is not ready."""
 
@@ -85,22 +62,6 @@ class Copy:
     def folder(self) -> Path | None:
         """The folder of its files, if they are on this machine."""
         return _local(self.location)
-
-
-@dataclass(frozen=True)
-class Registered:
-    """The versions of a registered model, oldest first, and the version number of each alias."""
-
-    versions: list[Version]
-    aliases: dict[str, int]
-
-    def get(self, number: int | None) -> Version | None:
-        """Return the version with this number, if there is one."""
-        return next((one for one in self.versions if one.number == number), None)
-
-    @property
-    def champion(self) -> Version | None:
-        return self.get(self.aliases.get("champion"))
 
 
 @dataclass(frozen=True)
@@ -298,7 +259,7 @@ def list_versions(tracking_uri: str) -> list[Version]:
     with connect(tracking_uri) as client:
         versions = [_as_version(one) for one in gather(client.search_model_versions)]
         find = client.get_model_version_download_uri
-        return [one if one.made_of else replace(one, made_of=find(one.name, str(one.number))) for one in versions]
+        return [one if one.location else replace(one, location=find(one.name, str(one.number))) for one in versions]
 
 
 def list_copies(tracking_uri: str) -> list[Copy]:
@@ -334,8 +295,7 @@ def download_file(tracking_uri: str, version: Version, path: str, target: Path) 
 
 
 def _as_version(version: Any) -> Version:
-    source = str(version.source).removeprefix("models:/")  # the id of a logged model, or NAME/VERSION
-    is_copied = source != version.source and "/" in source
-    made_of = "" if source == version.source or is_copied else source
-    created_at = datetime.fromtimestamp(version.creation_timestamp / 1000, UTC)
-    return Version(version.name, int(version.version), read_tags(version.tags), is_copied, made_of, created_at)
+    source, copied = str(version.source), is_copied(str(version.source))
+    model_id = "" if copied or not source.startswith("models:/") else source.removeprefix("models:/")
+    created_at = as_time(version.creation_timestamp)
+    return Version(version.name, int(version.version), read_tags(version.tags), copied, model_id, created_at)

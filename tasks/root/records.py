@@ -283,13 +283,6 @@ class ReleaseBefore(_Record):
     full_until: str | None = None
 
 
-class Promotion(_Record):
-    """A promotion or rollback of the release by a person."""
-
-    at: str
-    message: str
-
-
 class NightPlan(_Record):
     """What a run began with (tasks/training/beginning.py).
 
@@ -319,7 +312,6 @@ class RunRecord(NightPlan):
     command: str = ""
     window_id: str = ""
     config: dict[str, Any] = {}
-    promotions: list[Promotion] = []
     forgotten_from: str | None = None
     gone_steps: Steps = Steps()
     steps: Steps

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 
 from surf2vec.sql.runner import connect, fetch_rows
 from surf2vec.tasks.corpus.check import find_misfits
-from surf2vec.tasks.registry.faults import find_faults, list_copies
+from surf2vec.tasks.registry.faults import find_faults
+from surf2vec.tasks.registry.releases import list_versions
 from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.root.records import read_run_record
 from surf2vec.tasks.root.run import Root, Run, list_folders
@@ -160,7 +161,7 @@ def _examine_registry(root: Root) -> Problems:
         return
     way_out = "give the `surf2vec run` again that made release {}: it mends the copy"
     try:
-        for copy in list_copies(root.tracking_uri):
+        for copy in list_versions(root.tracking_uri):
             for fault in find_faults(copy.folder, copy.tags):
                 yield copy.place, f"{fault}; {way_out.format(copy.tags['release'])}"
     except SurfError as error:

@@ -21,8 +21,9 @@ from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.corpus.folder import newest_corpus
 from surf2vec.tasks.ingest.sources import find_orphans, read_catalog
 from surf2vec.tasks.registry import tracking
-from surf2vec.tasks.registry.promotion import read_registry, rollback_targets
-from surf2vec.tasks.registry.tracking import Ownership, Registered, Version
+from surf2vec.tasks.registry.promotion import rollback_targets
+from surf2vec.tasks.registry.releases import Registered, Version, list_versions, read_registry
+from surf2vec.tasks.registry.tracking import Ownership
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.root.identity import find_record_uri, has_registry, is_own_registry, is_same_registry, registry_uri
 from surf2vec.tasks.root.records import RunRecord
@@ -131,7 +132,7 @@ def collect_garbage(
 def open_references(root: Root, publish: PublishConfig) -> References:
     """Returns all references, and the releases that stay. Raises InputError if runs registered to another registry."""
     records = {record.run_id: record for record in read_run_records(root)}
-    everything = tracking.list_versions(registry_uri(root, publish)) if has_registry(root, publish) else []
+    everything = list_versions(registry_uri(root, publish)) if has_registry(root, publish) else []
     references = References(root, publish, read_registry(root, publish), records, everything)
     versions = [
         version

@@ -29,7 +29,8 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from surf2vec.tasks.registry.promotion import pin_release, read_registry
+from surf2vec.tasks.registry.promotion import pin_release
+from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.release.release_reader import unit_rows
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.store.generation import open_generation

@@ -14,7 +14,8 @@ from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.night.config import load_config
 from surf2vec.tasks.night.night import make_night
 from surf2vec.tasks.registry import mlflow_runs, tracking
-from surf2vec.tasks.registry.promotion import promote, read_registry
+from surf2vec.tasks.registry.promotion import promote
+from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.tasks.upkeep.doctor import examine
 from surf2vec.trainer.errors import DamageError, ResourceError

@@ -7,7 +7,8 @@ import pytest
 
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.night import steps
-from surf2vec.tasks.registry.promotion import promote, read_registry
+from surf2vec.tasks.registry.promotion import promote
+from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.root.run import Root, Run
 from tests.flows.test_doctor_advice import HISTORIES, deliver, run
 from tests.flows.test_night_after_night import write_day

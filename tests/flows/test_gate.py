@@ -13,7 +13,8 @@ from surf2vec.tasks.night import steps
 from surf2vec.tasks.night.config import load_config
 from surf2vec.tasks.night.night import make_night
 from surf2vec.tasks.registry import tracking
-from surf2vec.tasks.registry.promotion import promote, read_registry, rollback
+from surf2vec.tasks.registry.promotion import promote, rollback
+from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.registry.tracking import MlflowClient
 from surf2vec.tasks.root.records import EvaluateStep
 from surf2vec.tasks.root.run import Root, Run

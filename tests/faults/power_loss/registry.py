@@ -65,7 +65,6 @@ def read_run_record(path: Path) -> Any:
     return (
         alias,
         sorted(record["steps"]),
-        len(record.get("promotions") or []),
         gate,
     )
 
