@@ -1,1 +1,1 @@
-"""The night: its steps in order, what it reports, its settings, its runs, nights of past days, and the dry run."""
+"""The night: its steps in order, what it reports, its settings, its runs, and the dry run."""
