@@ -11,8 +11,7 @@ from typing import Annotated, Any
 from prefect import Task, flow, task
 from pydantic import Field
 
-from surf2vec.flows.cli import roots, users
-from surf2vec.flows.cli.options import Call
+from surf2vec import commands, operations
 from surf2vec.flows.report import PrefectReporter
 from surf2vec.tasks.forgetting.forget import describe_elsewhere
 from surf2vec.tasks.night import steps
@@ -126,7 +125,7 @@ def watch(
 def rollback(root: Path, version: int | None = None, config: PipelineConfig = DEFAULT_CONFIG) -> dict[str, Any]:
     """Restore the previous champion, or another version that served. The next night continues from it."""
     with REPORTER.step("rollback") as on_event:
-        return roots.rollback(Call(root, config, on_event), version)
+        return operations.rollback(version, root, config=config, on_event=on_event)
 
 
 @flow(name="forget")
@@ -136,7 +135,7 @@ def forget(root: Path, ids_file: Path, config: PipelineConfig = DEFAULT_CONFIG) 
     Fails at the end if copies that others registered still have any of them.
     """
     with REPORTER.step("forget") as on_event:
-        result = users.forget(Call(root, config, on_event), ids_file)
+        result = commands.forget(ids_file, root, config=config, on_event=on_event)
     if left := describe_elsewhere(result["elsewhere"]):
         raise LeftElsewhereError(left)
     return result

@@ -1,4 +1,4 @@
-"""User vectors from web browsing logs, in Python: the functions of `surf2vec.api`, loaded at first use.
+"""User vectors from web browsing logs, in Python: the commands as functions, and `Release`, loaded at first use.
 
     import surf2vec
 
@@ -11,19 +11,42 @@ The folders `flows`, `tasks`, `trainer`, `sql` and `infra` of the repository are
 imported as `surf2vec.flows` and so on.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from surf2vec.api import Release, SurfError, check_pair, open_release, pull, run
+    from surf2vec.api import Release, SurfError, check_pair, open_release
+    from surf2vec.commands import backfill, explain, forget, infer, nights, plan, run, settings, similar, tune
+    from surf2vec.operations import (
+        doctor,
+        gc,
+        promote,
+        pull,
+        push,
+        rejects,
+        repartition,
+        restore,
+        rollback,
+        sample_logs,
+        word2vec,
+    )  # fmt: skip
+    from surf2vec.tasks.night.config import PipelineConfig, load_config
 
 __version__ = "0.2.0"
-__all__ = ["Release", "SurfError", "check_pair", "open_release", "pull", "run"]
+__all__ = [
+    "PipelineConfig", "Release", "SurfError", "backfill", "check_pair", "doctor", "explain", "forget", "gc", "infer",
+    "load_config", "nights", "open_release", "plan", "promote", "pull", "push", "rejects", "repartition", "restore",
+    "rollback", "run", "sample_logs", "settings", "similar", "tune", "word2vec",
+]  # fmt: skip
+_MODULES = ("commands", "operations", "api", "tasks.night.config")
 
 
 def __getattr__(name: str) -> Any:
     """Import the API at first use: `surf2vec.trainer` also runs where Polars, DuckDB and MLflow are not installed."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from surf2vec import api
-
-    return getattr(api, name)
+    for module in _MODULES:
+        found = import_module(f"{__name__}.{module}")
+        if hasattr(found, name):
+            return getattr(found, name)
+    raise AssertionError(f"{name} is in __all__, and in no module")

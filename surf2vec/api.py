@@ -1,4 +1,4 @@
-"""The Python API: what the commands of `surf2vec` do, as functions. `import surf2vec` gives all of them.
+"""The vectors of a release in Python. surf2vec/commands.py and surf2vec/operations.py have the commands as functions.
 
 Frames are Polars. Every error that the caller can fix is a `SurfError`; its message says what to do.
 """
@@ -14,37 +14,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from surf2vec.flows.cli import nights, options, roots, users
-from surf2vec.tasks.night.config import load_config
+from surf2vec import commands
+from surf2vec.arguments import configure, existing_root
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, ReleaseFolder, check_tables, open_folder
 from surf2vec.tasks.release.release_reader import describe_token, find_other, read_token
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import InputError, SurfError
 
-__all__ = ["Release", "SurfError", "check_pair", "open_release", "pull", "run"]
-
-
-def run(
-    logs: str | Sequence[str], root: str | Path = "surf2vec-root", *, full: bool = False, **settings: Any
-) -> dict[str, Any]:
-    """Make a night of the logs, as `surf2vec run` does, and return what `surf2vec run --json` prints.
-
-    logs: globs of log files. settings: with two underscores for the dot, `train__epochs=5`.
-    A run that was stopped goes on with the same call. Raises SurfError: ConfigError for an unknown setting, InputError for logs
-    that cannot be read.
-    """
-    call = _call(root, settings)
-    return nights.run(call, [logs] if isinstance(logs, str) else list(logs), full=full)
-
-
-def pull(
-    uri: str, out: str | Path, root: str | Path = "surf2vec-root", tracking_uri: str | None = None
-) -> dict[str, Any]:
-    """Get a release out of the MLflow registry into the folder `out`, as `surf2vec pull` does.
-
-    uri: models:/NAME@champion or models:/NAME/VERSION, in the registry of `root` or at `tracking_uri`.
-    """
-    return roots.pull(_call(root, {}), uri, Path(out), tracking_uri=tracking_uri)
+__all__ = ["Release", "SurfError", "check_pair", "open_release"]
 
 
 def open_release(place: str | Path, release: str | None = None) -> "Release":
@@ -57,8 +34,8 @@ def open_release(place: str | Path, release: str | None = None) -> "Release":
         return Release(folder)
     from surf2vec.tasks.registry.releases import current_release
 
-    call = _call(place, {})
-    return Release(call.root.export(release or current_release(call.root, call.config.publish)), call.root)
+    root = existing_root(place)
+    return Release(root.export(release or current_release(root, configure(None, {}).publish)), root)
 
 
 def check_pair(*files: str | Path) -> None:
@@ -138,7 +115,7 @@ class Release:
         with tempfile.TemporaryDirectory() as name:
             logs, out = Path(name) / "events.parquet", Path(name) / "vectors.parquet"
             events.write_parquet(logs)
-            users.infer(_call(self.root.path, settings), [str(logs)], out)
+            commands.infer(str(logs), out, self.root.path, **settings)
             if other := find_other(out, self.manifest):
                 raise InputError(f"what was inferred {other}; open the release that serves")
             return pl.read_parquet(out)
@@ -159,12 +136,5 @@ class Release:
     def _ask(self, user_id: str, k: int) -> dict[str, Any]:
         from surf2vec.tasks.queries.similar import similar_users
 
-        name = users.find_name(_call(self.root.path, {}), user_id) if self.root else user_id
+        name = commands.find_name(self.root, user_id, configure(None, {})) if self.root else user_id
         return similar_users(self.root or Root(self.folder), self.folder, name, k)
-
-
-def _call(root: str | Path, settings: dict[str, Any]) -> options.Call:
-    """Return the call of a command. Raises ConfigError for unknown settings or invalid values."""
-    return options.Call(
-        Path(root), load_config(None, [], {name.replace("__", "."): value for name, value in settings.items()})
-    )

@@ -1,15 +1,19 @@
-"""The pages of docs/ that are made from the code: `python -m tests.reference_pages` writes commands.md and settings.md.
+"""The pages of docs/ that are made from the code: `python -m tests.reference_pages` writes commands.md, settings.md
+and the reference in python.md.
 
 Run it after a change of a setting or of the command line; `make docs` does, and tests/test_docs.py compares.
 """
 
 import dataclasses
+import inspect
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import typer
 
+import surf2vec
 from surf2vec.flows.cli import app
 from surf2vec.tasks.night.settings import Setting, list_sections
 from surf2vec.trainer.config import TrainConfig
@@ -105,9 +109,38 @@ def _parameter(parameter: Any) -> str:
     return f"| {names} | {default} | {_cell(' '.join((parameter.help or '').split()))} |"
 
 
+def python_page() -> str:
+    """The page as it is down to the note, then every function and class of `surf2vec`: signature and docstring."""
+    by_hand = (DOCS / "python.md").read_text(encoding="utf-8").partition(NOTE)[0]
+    lines = [NOTE, "", "## Reference"]
+    for name in surf2vec.__all__:
+        found = getattr(surf2vec, name)
+        if inspect.isfunction(found):
+            lines += _describe(f"### {name}", found)
+        elif name == "Release":
+            lines += ["", f"### {name}", "", inspect.getdoc(found) or ""]
+            methods = {key: value for key, value in vars(found).items() if not key.startswith("_")}
+            for key, value in methods.items():
+                if inspect.isfunction(value):
+                    lines += _describe(f"#### {name}.{key}", value)
+    return by_hand + "\n".join(lines) + "\n"
+
+
+def _describe(title: str, function: Any) -> list[str]:
+    """The signature of a function, without modules, and its docstring."""
+    signature = re.sub(r"<function (\w+) at \w+>", r"\1", str(inspect.signature(function)))
+    signature = re.sub(r"\w*Path\(('[^']*')\)", r"\1", re.sub(r"(?:\w+\.)+(?=[A-Z])", "", signature))
+    about = re.sub(r"(?<!\n)\n(\w+(?:, \w+)*: )", r"\n\n\1", inspect.getdoc(function) or "").replace("<", "&lt;")
+    return ["", title, "", "```text", function.__name__ + signature, "```", "", about]
+
+
 def pages() -> dict[Path, str]:
     """The generated pages: path and text."""
-    return {DOCS / "commands.md": commands_page(), DOCS / "settings.md": settings_page()}
+    return {
+        DOCS / "commands.md": commands_page(),
+        DOCS / "settings.md": settings_page(),
+        DOCS / "python.md": python_page(),
+    }
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ from surf2vec.tasks.night.config import PipelineConfig, flat_schema
 from tests.reference_pages import pages
 
 ROOT = Path(__file__).parents[1]
-GENERATED = [path.name for path in pages()]
+GENERATED = [path.name for path in pages() if path.name != "python.md"]  # it has a part written by hand
 DOCUMENTS = [
     *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "trainer" / "README.md", ROOT / "trainer" / "kernels" / "README.md",
 ]  # fmt: skip

@@ -1,5 +1,6 @@
 """The Python module does what the commands do; the page about it is run as it stands."""
 
+import inspect
 import json
 import os
 import re
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import typer
 
 import surf2vec
+from surf2vec.flows.cli import app
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.root.run import Root
 from tests.flows.test_nightly import write_logs
@@ -51,11 +54,31 @@ def test_neighbours_and_items_are_those_of_the_command(served: Root) -> None:
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(surf2vec.SurfError, match="is no surf2vec root"):
+    with pytest.raises(surf2vec.SurfError, match="is not a surf2vec root"):
         surf2vec.open_release(tmp_path)
     with pytest.raises(surf2vec.SurfError, match=r"train\.epoch: unknown setting; did you mean train\.epochs"):
         surf2vec.run("logs/*.csv", tmp_path / "root", train__epoch=3)
     assert not (tmp_path / "root").exists()
+
+
+def test_every_command_is_a_function_with_types_and_a_docstring() -> None:
+    for command in typer.main.get_command(app).commands:  # type: ignore[attr-defined]
+        function = getattr(surf2vec, command.replace("-", "_"))
+        assert command.replace("-", "_") in surf2vec.__all__
+        assert inspect.getdoc(function), command
+        parameters = inspect.signature(function).parameters.values()
+        assert all(one.annotation is not inspect.Parameter.empty for one in parameters), command
+
+
+def test_everything_that_is_named_is_there() -> None:
+    assert [name for name in surf2vec.__all__ if not hasattr(surf2vec, name)] == []
+    with pytest.raises(AttributeError, match="no attribute 'runn'"):
+        surf2vec.runn  # noqa: B018
+
+
+def test_settings_come_one_by_one_or_as_a_whole(tmp_path: Path) -> None:
+    with pytest.raises(surf2vec.SurfError, match=r"either a config or single settings \(train__epochs\), not both"):
+        surf2vec.run("*.csv", tmp_path / "root", config=surf2vec.PipelineConfig(), train__epochs=3)
 
 
 @pytest.mark.slow

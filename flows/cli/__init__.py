@@ -17,14 +17,14 @@ from typing import Annotated, Any
 
 import typer
 
-from surf2vec.flows.cli import nights, roots, stores, users  # noqa: F401 (importing them registers their commands)
+from surf2vec.flows.cli import nights, roots, users  # noqa: F401 (importing them registers their commands)
 from surf2vec.flows.cli.options import app, err
 from surf2vec.tasks.root.wording import shown
 from surf2vec.trainer.errors import SurfError
 from surf2vec.trainer.system.signals import heed_signals, is_stopping
 
 INTERRUPTED = 130  # what Typer makes of KeyboardInterrupt
-STOPPED = ("stopped", "stopped by a signal: the same command goes on with what had not ended", 1)
+STOPPED = ("stopped", "stopped by a signal: run the same command to resume", 1)
 
 
 @app.callback()
@@ -98,7 +98,9 @@ def describe_error(error: BaseException) -> tuple[str, str, int]:
     if format_message:
         return "bad_call", " ".join(format_message().split()), 2
     traceback.print_exception(error)
-    told = f"{type(error).__name__}: {error}: this is a bug; give the same command once more, and report it with the traceback"
+    told = (
+        f"{type(error).__name__}: {error}: this is a bug; run the same command again, and report it with the traceback"
+    )
     return SurfError.code, told, 1
 
 

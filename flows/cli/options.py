@@ -1,30 +1,27 @@
-"""Shared by the commands: common options, the `Call` made from them, and the printing of results.
+"""Shared by the commands: common options, what they give, and the printing of results.
 
-A command is a function of a `Call` and of its own options. It returns the result to print. Python code can call it the same way.
-Modules with a slow import are imported inside the commands, so that --help is fast.
+A command is a function of `Given` and of its own options. It calls the function of the same name in the Python API, whose summary
+is its help, and returns the result to print.
 """
 
 import inspect
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
 
-from surf2vec.tasks.root.wording import shown, shown_values
-from surf2vec.trainer.errors import InputError
-from surf2vec.trainer.events import OnEvent
-
-if TYPE_CHECKING:
-    from surf2vec.tasks.night.config import PipelineConfig
-    from surf2vec.tasks.root.run import Root
+from surf2vec import commands, operations
+from surf2vec.tasks.night.config import load_config
+from surf2vec.tasks.root.wording import shown_values
 
 Function = TypeVar("Function", bound=Callable[..., dict[str, Any]])
+Given = dict[str, Any]
+"""What the shared options of a command give to its function: root and config."""
 
 app = typer.Typer(
     name="surf2vec", pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
@@ -33,7 +30,8 @@ app = typer.Typer(
 err = Console(stderr=True, emoji=False, markup=False, highlight=False, soft_wrap=True)
 
 Logs = Annotated[
-    list[str] | None, typer.Option("--logs", help="Glob of log files; repeatable. None: what is ingested.")
+    list[str] | None,
+    typer.Option("--logs", help="Glob of log files; repeatable. Omit to use only logs that were read before."),
 ]
 NewLogs = Annotated[list[str], typer.Option("--logs", help="Glob of log files; repeatable.")]
 Out = Annotated[Path, typer.Option("--out", help="Folder to write to.")]
@@ -56,8 +54,6 @@ _SHARED: dict[str, tuple[Any, Any, Any]] = {
         bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else there."), False,
     ),
 }  # fmt: skip
-NO_ROOT = Path()
-"""The root of a command that has none."""
 ROOT = ("root", "as_json")
 CONFIG = ("root", "config", "settings", "as_json")
 HOST_MEMORY = ("root", "config", "settings", "host_memory", "as_json")
@@ -71,51 +67,13 @@ _SETTINGS = {
 """Options that set a single setting."""
 
 
-def print_event(name: str, values: dict[str, Any]) -> None:
-    """Print log lines on standard error: the callback of commands that are not flows."""
-    if name == "log":
-        err.print(shown(values["message"]))
-
-
-@dataclass(frozen=True)
-class Call:
-    """The arguments of every command: the folder of the root, the configuration, and the callback for progress."""
-
-    path: Path
-    config: "PipelineConfig"
-    on_event: OnEvent = print_event
-
-    @property
-    def root(self) -> "Root":
-        """The root. Raises InputError if the folder is not a root."""
-        from surf2vec.tasks.root.run import Root
-
-        if not (self.path / "sources.json").exists():
-            raise InputError(f"{self.path} is no surf2vec root: name one with --root, or make one with `surf2vec run`")
-        return Root(self.path)
-
-    def log(self, line: str) -> None:
-        """Log a line."""
-        self.on_event("log", {"message": line})
-
-    def check_logs(self, logs: Sequence[str]) -> None:
-        """Raise InputError for logs with credentials in their names, before Prefect stores them as parameters, and for local
-        logs that are missing or have an unreadable format.
-        """
-        from surf2vec.tasks.ingest.formats import check_shapes
-        from surf2vec.tasks.ingest.remote_logs import refuse_credentials
-
-        refuse_credentials(*logs)
-        check_shapes(logs, self.config.ingest)
-
-
 def command(
     example: str,
     show: Callable[[dict[str, Any]], None],
     options: Sequence[str] = CONFIG,
     exit_code: Callable[[dict[str, Any]], int] = lambda result: 0,
 ) -> Callable[[Function], Function]:
-    """Decorator: makes a function of a Call and its own options a command of `surf2vec`, with these shared options in addition.
+    """Decorator: makes a function of `Given` and its own options a command of `surf2vec`, with these shared options in addition.
 
     example: an example call for the help text, which also gives the command's name. show: prints a result for a person.
     exit_code: returns the exit code of a result; called after the result is printed.
@@ -123,29 +81,36 @@ def command(
 
     def register(function: Function) -> Function:
         own = list(inspect.signature(function).parameters.values())[1:]
-        parameters = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own]
-        for name in options:
-            kind, option, default = _SHARED[name]
+        parameters, name = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own], example.split()[1]
+        for shared in options:
+            kind, option, default = _SHARED[shared]
             annotation = Annotated[kind, option]  # type: ignore[valid-type]
-            parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default))
+            parameters.append(Parameter(shared, Parameter.KEYWORD_ONLY, annotation=annotation, default=default))
 
         def run(**values: Any) -> None:
-            from surf2vec.tasks.night.config import load_config
-
             short = {key: values.get(name) for name, key in _SETTINGS.items()}
-            config = load_config(values.get("config"), values.get("settings") or [], short)
-            result = function(Call(values.get("root", NO_ROOT), config), **{one.name: values[one.name] for one in own})
+            given: Given = {"root": values["root"]} if "root" in options else {}
+            if "config" in options:
+                given["config"] = load_config(values["config"], values["settings"] or [], short)
+            result = function(given, **{one.name: values[one.name] for one in own})
             print_result(result, values["as_json"], show)
             if code := exit_code(result):
                 raise typer.Exit(code)
 
-        run.__doc__ = function.__doc__
+        run.__doc__ = summarize(name)
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        app.command(example.split()[1], epilog=f"Example: {example}")(run)
+        app.command(name, epilog=f"Example: {example}")(run)
         return function
 
     return register
+
+
+def summarize(name: str) -> str:
+    """Return the help of a command: the first paragraph about the function of the same name."""
+    name = name.replace("-", "_")
+    function = getattr(commands, name, None) or getattr(operations, name)
+    return (inspect.getdoc(function) or "").split("\n\n")[0]
 
 
 def print_result(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], None]) -> None:

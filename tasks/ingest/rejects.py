@@ -18,7 +18,7 @@ def list_rejects(root: Root, most: int) -> dict[str, Any]:
     each source. Raises InputError when `root` is not a surf2vec root, DamageError when a list cannot be read.
     """
     if not root.sources.exists() and not root.rejects.exists():
-        raise InputError(f"{root.path} is no surf2vec root: name one with --root, or make one with `surf2vec run`")
+        raise InputError(f"{root.path} is not a surf2vec root: name one with --root, or make one with `surf2vec run`")
     frames = []
     for name, delivery in _DELIVERIES.items():
         for path in sorted((root.rejects / name).glob("*.parquet")):

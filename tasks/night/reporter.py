@@ -84,3 +84,9 @@ def percent(done: int, total: int) -> float:
 def print_line(step: str, message: str) -> None:
     """Print a line about a step on the terminal; control characters and markup in it are escaped."""
     console.print(f"[dim]{step:>16}[/dim]  {escape(shown(message))}", highlight=False, soft_wrap=True)
+
+
+def print_event(name: str, values: dict[str, Any]) -> None:
+    """Print log lines on standard error: the callback of commands that are not flows."""
+    if name == "log":
+        console.print(shown(values["message"]), markup=False, highlight=False, soft_wrap=True)

@@ -15,8 +15,9 @@ import pytest
 import typer
 
 from surf2vec.flows.cli import app
-from surf2vec.flows.cli.options import print_event, print_result
+from surf2vec.flows.cli.options import print_result
 from surf2vec.flows.cli.show import show_explained, show_findings, show_similar
+from surf2vec.tasks.night.reporter import print_event
 
 COMMAND = [str(Path(sys.executable).with_name("surf2vec"))]
 ROOT = Path(__file__).parents[2]
@@ -141,7 +142,7 @@ def test_unknown_options_and_settings_exit_2_with_the_way_out() -> None:
 def test_a_folder_that_is_no_root_exits_2(command: list[str], tmp_path: Path) -> None:
     result = call(*command, "--root", str(tmp_path / "nothing"), "--json")
     assert result.returncode == 2
-    assert "no surf2vec root" in json.loads(result.stdout)["error"]["message"]
+    assert "not a surf2vec root" in json.loads(result.stdout)["error"]["message"]
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "nothing").exists()
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from surf2vec.flows.cli.options import Call
-from surf2vec.flows.cli.roots import pull as pull_release
+from surf2vec.operations import pull as pull_release
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.night.config import load_config
 from surf2vec.tasks.night.night import make_night
@@ -105,7 +104,7 @@ def follow(root: Root, message: str) -> None:
         assert path != root.path
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     if pull := re.search(r"`surf2vec pull (\S+) --out (\S+) --root (\S+)`", message):
-        pull_release(Call(Path(pull[3]), load_config(None, []), ignore_event), pull[1], Path(pull[2]))
+        pull_release(pull[1], pull[2], pull[3], on_event=ignore_event)
 
 
 def first_file(root: Root, pattern: str, damage: Callable[[Path], None]) -> None:

@@ -10,10 +10,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from surf2vec.flows.cli.options import Call
-from surf2vec.flows.cli.users import explain, forget
+from surf2vec.commands import explain, forget
 from surf2vec.tasks.ingest.ingest import ingest
-from surf2vec.tasks.night.config import PipelineConfig, load_config
+from surf2vec.tasks.night.config import load_config
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.users.pseudonyms import pseudonym
 from surf2vec.trainer.errors import ConfigError
@@ -40,15 +39,15 @@ def test_pseudonyms_are_what_is_forgotten(tmp_path: Path, monkeypatch: pytest.Mo
     log = write_log(tmp_path / "a.csv", *(f"{user},/a,2026-01-01" for user in ("ann", "bob", "bob")))
     ingest(root, [str(log)], config.ingest, 8, MEMORY_BYTES, 1, ignore_event)
     (tmp_path / "ids.txt").write_text("bob\n")
-    told = forget(Call(root.path, config, ignore_event), tmp_path / "ids.txt")
+    told = forget(tmp_path / "ids.txt", root.path, config=config, on_event=ignore_event)
     assert (told["events"], told["found"]) == (2, 0)
     assert [user_id for user_id, *_ in read_events(root.path)] == [pseudonym("ann", b"a key")]
-    assert explain(Call(root.path, config), "bob")["forgotten_on"] is not None
+    assert explain("bob", root.path, config=config)["forgotten_on"] is not None
     late = write_log(tmp_path / "late.csv", "bob,/a,2026-01-02")
     told = ingest(root, [str(late)], config.ingest, None, MEMORY_BYTES, 1, ignore_event)
     assert told["left_out"] == {"forgotten": 1}
     with pytest.raises(ConfigError, match="name the environment variable with the key"):
-        forget(Call(root.path, PipelineConfig(), ignore_event), tmp_path / "ids.txt")
+        forget(tmp_path / "ids.txt", root.path, on_event=ignore_event)
 
 
 @pytest.mark.slow

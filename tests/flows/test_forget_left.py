@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from surf2vec import commands
 from surf2vec.flows import nightly
-from surf2vec.flows.cli import app, users
+from surf2vec.flows.cli import app
 from surf2vec.trainer.errors import LeftElsewhereError
 
 LEFT = {
@@ -40,7 +41,7 @@ def test_it_is_no_clean_success_and_the_proof_is_printed(
 
 
 def test_the_deployments_run_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(users, "forget", lambda *asked: RESULT)
+    monkeypatch.setattr(commands, "forget", lambda *asked, **named: RESULT)
     monkeypatch.setattr(nightly.PrefectReporter, "step", lambda self, name: nullcontext())
     with pytest.raises(LeftElsewhereError, match="not ours, still has 2 of these users"):
         nightly.forget.fn(tmp_path, tmp_path / "ids.txt")

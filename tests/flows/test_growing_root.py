@@ -6,8 +6,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from surf2vec.flows.cli.options import Call
-from surf2vec.flows.cli.roots import doctor, repartition
+from surf2vec.operations import doctor, repartition
 from surf2vec.tasks.night.config import load_config
 from surf2vec.tasks.night.night import make_night
 from surf2vec.trainer.events import ignore_event
@@ -33,7 +32,7 @@ def test_a_night_a_split_and_a_night_with_one_more_log(tmp_path: Path) -> None:
     write_logs(tmp_path / "logs" / "monday.csv", num_users=200)
     first = run_night(root)
     assert exported_users(first) == sorted(f"user-{n}" for n in range(200))
-    told = repartition(Call(root, load_config(None, FAST), ignore_event), 32)
+    told = repartition(32, root, config=load_config(None, FAST), on_event=ignore_event)
     assert (told["partitions_before"], told["partitions"]) == (8, 32)
 
     write_logs(tmp_path / "logs" / "tuesday.csv", num_users=300)
@@ -41,6 +40,6 @@ def test_a_night_a_split_and_a_night_with_one_more_log(tmp_path: Path) -> None:
     assert exported_users(second) == sorted(f"user-{n}" for n in range(300))
     assert (second["model_version"], second["alias"]) == (2, "champion")
     assert open_generation(root / "store").num_partitions == 32
-    found = doctor(Call(root, load_config(None, FAST)))
+    found = doctor(root)
     assert [one for one in found["findings"] if one["level"] != "ok"] == []
     assert exported_users(first) == sorted(f"user-{n}" for n in range(200))  # the release before is as it was

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from surf2vec.flows.cli.options import Call
-from surf2vec.flows.cli.roots import doctor
 from surf2vec.flows.demo import read_vectors
+from surf2vec.operations import doctor
 from surf2vec.tasks.night.config import load_config
 from surf2vec.tasks.night.night import make_night
 from tests.data.corpora import planted_histories
@@ -85,7 +84,7 @@ def test_a_night_after_another(tmp_path: Path) -> None:
     assert items.names[-1] == "https://a.org/s0/60", "new items come after those there were"
     topic_mates = {f"user-{n}" for n in range(4)} - changed
     assert topic_mates, "a new user is nearest to users of its topic"
-    assert [one for one in doctor(Call(root, load_config(None, FAST)))["findings"] if one["level"] != "ok"] == []
+    assert [one for one in doctor(root)["findings"] if one["level"] != "ok"] == []
 
     assert run(root) == second, "the same command again"
     (logs / "day-05.csv").write_text("user_id,url,ts\nlonely,https://a.org/s0/0,2026-01-04T10:00:00Z\n")
@@ -113,7 +112,7 @@ def test_a_night_after_another(tmp_path: Path) -> None:
     away = set(before) - {user for user in histories if user.endswith("7")} - changed - new - {"user-1"}
     assert len(away) > 150
     assert_alike(away, before, after)
-    assert [one for one in doctor(Call(root, load_config(None, FAST)))["findings"] if one["level"] != "ok"] == []
+    assert [one for one in doctor(root)["findings"] if one["level"] != "ok"] == []
 
 
 def cosine(one: np.ndarray, other: np.ndarray) -> float:

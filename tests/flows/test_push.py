@@ -3,14 +3,13 @@
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from surf2vec.flows.cli.options import Call
-from surf2vec.flows.cli.stores import push
+from surf2vec import operations
 from surf2vec.tasks.config import PublishConfig
-from surf2vec.tasks.night.config import PipelineConfig
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import InputError
 from surf2vec.trainer.events import ignore_event
@@ -25,22 +24,22 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Root:
 
 
 def test_what_serves_is_pushed_and_an_older_version_on_demand(root: Root, tmp_path: Path) -> None:
-    url, call = f"parquet://{tmp_path / 'store'}", Call(root.path, PipelineConfig(), ignore_event)
-    older = push(call, url, "models:/surf2vec-users/1")
+    url, push = f"parquet://{tmp_path / 'store'}", partial(operations.push, root=root.path, on_event=ignore_event)
+    older = push(url, "models:/surf2vec-users/1")
     assert (older["release"], older["version"], older["since"]) == ("r1", 1, None)
-    pushed = push(call, url)
+    pushed = push(url)
     assert (pushed["release"], pushed["version"], pushed["since"]) == ("r2", 2, "r1")
     exported = {name: vector.tolist() for name, vector in read_users(root.export("r2")).items()}
     assert read_served(url) == exported
     assert pushed["checked"] == min(100, len(exported)) + len(read_served(url, "items"))
-    assert push(call, url, rollback=True)["release"] == "r1"
+    assert push(url, rollback=True)["release"] == "r1"
     with pytest.raises(InputError, match="has no models:/surf2vec-users/9"):
-        push(call, url, "models:/surf2vec-users/9")
+        push(url, "models:/surf2vec-users/9")
 
 
 def test_a_release_that_the_root_does_not_have_is_pulled(root: Root, tmp_path: Path) -> None:
-    url, elsewhere = f"parquet://{tmp_path / 'store'}", Call(tmp_path / "none", PipelineConfig(), ignore_event)
-    pushed = push(elsewhere, url, tracking_uri=root.tracking_uri)
+    url, elsewhere = f"parquet://{tmp_path / 'store'}", tmp_path / "none"
+    pushed = operations.push(url, root=elsewhere, tracking_uri=root.tracking_uri, on_event=ignore_event)
     assert (pushed["release"], pushed["new"]) == ("r2", len(read_users(root.export("r2"))))
     assert not (tmp_path / "none").exists()
 

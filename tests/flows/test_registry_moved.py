@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from surf2vec.flows.cli.options import Call
-from surf2vec.flows.cli.roots import gc
 from surf2vec.infra.services import Service, find_port, responds
 from surf2vec.infra.stack import QUIET
+from surf2vec.operations import gc
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.night import steps
-from surf2vec.tasks.night.config import load_config
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.root.identity import read_root_id
 from surf2vec.tasks.root.run import Root
@@ -103,7 +101,7 @@ def test_in_an_empty_registry_the_next_night_is_the_first(root: Root, tmp_path: 
     deliver(root, 2)
     second = run(root)
     assert (second["model_version"], second["alias"], second["night"]["kind"]) == (1, "champion", "full")
-    gc(Call(root.path, load_config(None, ["publish.keep_releases=1"]), ignore_event))
+    gc(root.path, publish__keep_releases=1, on_event=ignore_event)
     told = erase(root, ["user-11"])
     assert f"{root.tracking_uri}, where this root published before, was not searched" in told["remains"]
     assert versions(root.tracking_uri) == [1]
@@ -118,7 +116,7 @@ def test_a_copy_of_a_root_without_its_identity_lives_beside_the_first(root: Root
     deliver(copy, 2)
     second = run(copy)
     assert (second["alias"], second["night"]["base"]) == ("champion", first["release"])
-    gc(Call(copy.path, load_config(None, ["publish.keep_releases=1"]), ignore_event))
+    gc(copy.path, publish__keep_releases=1, on_event=ignore_event)
     erase(copy, ["user-11"])
     assert snapshot(root.path) == before
     assert read_root_id(copy) not in (None, read_root_id(root))

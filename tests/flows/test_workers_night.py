@@ -12,9 +12,8 @@ import psutil
 import pytest
 from prefect.client.orchestration import get_client
 
-from surf2vec.flows.cli.options import Call
-from surf2vec.flows.cli.roots import doctor
 from surf2vec.flows.nightly import nightly
+from surf2vec.operations import doctor
 from surf2vec.tasks.night.config import load_config
 from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest
@@ -97,4 +96,4 @@ def test_killed_workers_and_nights_end_with_a_release_and_the_next_night_goes_on
     told = read_json(root / "runs" / second["run_id"] / "run.json")["steps"]["train"]
     assert len(told["workers"]) == 2
     assert told["tokens"] < record["tokens"] / 20, "few users, and the epochs of a night"
-    assert [one for one in doctor(Call(root, load_config(None, FAST)))["findings"] if one["level"] != "ok"] == []
+    assert [one for one in doctor(root)["findings"] if one["level"] != "ok"] == []

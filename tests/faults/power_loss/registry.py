@@ -191,11 +191,9 @@ def prepare_restore(world: Path) -> None:
 
 
 def run_restore(world: Path) -> None:
-    from surf2vec.flows.cli.options import Call
-    from surf2vec.flows.cli.roots import restore
-    from surf2vec.tasks.night.config import PipelineConfig
+    from surf2vec.operations import restore
 
-    restore(Call(world / "root", PipelineConfig(), ignore_event), MODEL, Root(world / "lost").tracking_uri)
+    restore(MODEL, world / "root", Root(world / "lost").tracking_uri, on_event=ignore_event)
 
 
 def read_restore(world: Path) -> Any:

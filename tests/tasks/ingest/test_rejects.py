@@ -82,7 +82,7 @@ def test_no_rejects_no_root_and_a_damaged_list(tmp_path: Path) -> None:
     root = tmp_path / "root"
     take_in(root, write_log(tmp_path / "a.csv", "u,/a,2020-07-01"))
     assert list_rejects(Root(root), most=20) == {"num_rejected": 0, "counts": [], "rejects": []}
-    with pytest.raises(InputError, match="no surf2vec root"):
+    with pytest.raises(InputError, match="not a surf2vec root"):
         list_rejects(Root(tmp_path / "nothing"), most=20)
     (root / "rejects").mkdir()
     (root / "rejects" / "x.parquet").write_text("x")

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from surf2vec.flows.cli.options import Call
-from surf2vec.flows.cli.stores import push
+from surf2vec.operations import push
 from surf2vec.tasks.night.config import load_config
 from surf2vec.tasks.night.night import make_night
 from surf2vec.tasks.night.reporter import PUSH_FAILED, Reporter
@@ -41,7 +40,7 @@ def test_a_store_that_was_away_catches_up_by_a_push_or_by_the_next_night(
     assert "cannot write to parquet" in pushed.stores[1]["error"]
     assert [(event, release) for event, release, _ in alarms] == [(PUSH_FAILED, result["release"])] * 2
     blocked.unlink()
-    push(Call(tmp_path / "root", config, ignore_event), stores[1])
+    push(stores[1], root=tmp_path / "root", config=config, on_event=ignore_event)
     assert read_served(stores[1]) == serves
     make_night(**night)
     assert read_served(stores[2]) == serves

@@ -107,11 +107,9 @@ def test_the_command_imports_neither_prefect_nor_mlflow_nor_torch(
     night, logs, result = made
     code = """
 import json, sys
-from pathlib import Path
-from surf2vec.flows.cli import nights
-from surf2vec.flows.cli.options import Call
-from surf2vec.tasks.night.config import load_config
-result = nights.run(Call(Path(sys.argv[1]), load_config(None, sys.argv[3:])), [sys.argv[2]])
+import surf2vec
+import surf2vec.flows.cli
+result = surf2vec.run(sys.argv[2], sys.argv[1], config=surf2vec.load_config(None, sys.argv[3:]))
 print(json.dumps({"run_id": result["run_id"], "slow": sorted({"prefect", "mlflow", "torch"} & sys.modules.keys())}))
 """
     command = [sys.executable, "-c", code, str(night.root.path), logs[0], *SETTINGS]

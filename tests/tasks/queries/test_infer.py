@@ -14,15 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import surf2vec.tasks.queries.infer
-from surf2vec.flows.cli.options import Call
-from surf2vec.flows.cli.users import infer as infer_by_command
-from surf2vec.flows.cli.users import similar
+from surf2vec.commands import infer as infer_by_command
+from surf2vec.commands import similar
 from surf2vec.tasks.config import ColumnsConfig, EvaluateConfig, IngestConfig
 from surf2vec.tasks.corpus.build import build_corpus
 from surf2vec.tasks.corpus.window import CorpusRequest
 from surf2vec.tasks.export.export import Export, export_vectors
 from surf2vec.tasks.ingest.ingest import ingest
-from surf2vec.tasks.night.config import PipelineConfig
 from surf2vec.tasks.queries.infer import Inference, infer
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.users.pseudonyms import pseudonym
@@ -193,8 +191,8 @@ def test_without_a_release_the_error_is_that_of_similar(root: Root, tmp_path: Pa
     for place in (root.path, tmp_path):
         messages = []
         for call in (
-            lambda at: similar(Call(at, PipelineConfig()), "ann", 5),
-            lambda at: infer_by_command(Call(at, PipelineConfig(), ignore_event), [str(log)], out),
+            lambda at: similar("ann", 5, at),
+            lambda at: infer_by_command([str(log)], out, at, on_event=ignore_event),
         ):
             with pytest.raises(InputError) as caught:
                 call(place)

@@ -12,8 +12,7 @@ import pytest
 
 import surf2vec.tasks.tuning.study
 import surf2vec.tasks.tuning.tune
-from surf2vec.flows.cli.nights import search_settings
-from surf2vec.flows.cli.options import Call
+from surf2vec.commands import search_settings
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.corpus.folder import newest_corpus
 from surf2vec.tasks.night.config import PipelineConfig, load_config
@@ -255,16 +254,16 @@ def test_with_logs_the_corpus_is_made_as_a_night_makes_it_and_else_the_newest_is
     root = Root(tmp_path / "root")
     root.path.mkdir()
     shutil.copy(made.path / "mlflow.db", root.path)
-    call = Call(root.path, PipelineConfig(train=TRAIN), messages([]))
+    work = (PipelineConfig(train=TRAIN), messages([]))
     with pytest.raises(InputError, match="surf2vec run"):
-        search_settings(call, [], ask(root))
-    result = search_settings(call, [str(log)], ask(root, 1))
+        search_settings(root.path, [], ask(root), *work)
+    result = search_settings(root.path, [str(log)], ask(root, 1), *work)
     assert (result["trials"], len(list((root.path / "corpus").iterdir()))) == (1, 1)
     corpus = root.corpus(newest_corpus(root))
     built_at = (corpus / "manifest.json").stat().st_mtime_ns
     assert "recency" not in result["best_trials"][0]  # the log has times, but they say nothing of what comes next
     for logs in ([str(log)], []):
-        assert search_settings(call, logs, ask(root, 1))["trials"] == 1
+        assert search_settings(root.path, logs, ask(root, 1), *work)["trials"] == 1
     assert (corpus / "manifest.json").stat().st_mtime_ns == built_at
     assert len(runs_of(root)) == 2
 

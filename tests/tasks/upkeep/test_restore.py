@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from surf2vec.flows.cli.options import Call
-from surf2vec.flows.cli.roots import restore
+from surf2vec.operations import restore
 from surf2vec.tasks.config import IngestConfig, PublishConfig
 from surf2vec.tasks.forgetting.forget import forget
-from surf2vec.tasks.night.config import PipelineConfig
 from surf2vec.tasks.queries.infer import Inference, infer
 from surf2vec.tasks.queries.similar import similar_users
 from surf2vec.tasks.registry import mlflow_runs, tracking
@@ -46,7 +44,7 @@ def lost(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
 
 
 def make_again(lost: Root, path: Path) -> tuple[Root, dict[str, Any]]:
-    told = restore(Call(path, PipelineConfig(), ignore_event), URI, lost.tracking_uri)
+    told = restore(URI, path, lost.tracking_uri, on_event=ignore_event)
     return Root(path), told
 
 
@@ -100,7 +98,7 @@ def test_the_same_again_changes_nothing_and_killed_it_goes_on(lost: Root, tmp_pa
 
 
 def work(path: Path, uri: str) -> None:
-    restore(Call(path, PipelineConfig(), ignore_event), URI, uri)
+    restore(URI, path, uri, on_event=ignore_event)
 
 
 @pytest.mark.slow
