@@ -44,7 +44,7 @@ def release(histories: list[list[str]]) -> Release:
 
 def test_last_pages_are_rebuilt_from_a_trail(release: Release, histories: list[list[str]]) -> None:
     for vector, history in zip(release.users[:20], histories, strict=False):
-        found = rebuild_pages(release.sums, vector[release.path])
+        found = rebuild_pages(release.sums, vector[release.trail])
         assert [URLS[row] for row in found] == history[::-1][:3]
 
 

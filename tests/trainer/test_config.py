@@ -46,11 +46,6 @@ def test_users_walk_in_tiles_where_they_learn_a_sampled_softmax_alone(
     assert TrainConfig(**settings).has_tiles == has_tiles
 
 
-def test_a_removed_setting_is_refused_and_what_took_its_place_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"train.share_negatives is no longer a setting: set tile_users"):
-        config_from_dict({"share_negatives": 8})
-
-
 def test_an_unknown_setting_is_refused_and_the_known_ones_named() -> None:
     with pytest.raises(ConfigError, match=r"train.window_size is no setting; there are: accumulate, alpha"):
         config_from_dict({"window_size": 5})

@@ -15,6 +15,7 @@ from surf2vec.tasks.report.pictures import (
     read_pages,
 )
 from surf2vec.trainer.system.files import describe_file, write_json
+from tests.tasks.report.test_report import manifest_of
 
 
 def write_export(folder: Path, urls: list[str], counts: list[int], X: Matrix, bias: float = 0) -> Path:
@@ -23,8 +24,7 @@ def write_export(folder: Path, urls: list[str], counts: list[int], X: Matrix, bi
     table = pa.table({"url": urls, "count": pa.array(counts, pa.int64()), "vector": vectors})
     pq.write_table(table, folder / "item_vectors" / "part-00000.parquet", row_group_size=3)
     item_files = {"part-00000.parquet": describe_file(folder / "item_vectors" / "part-00000.parquet")}
-    manifest = {"release": "r1", "user_files": {}, "item_files": item_files, "index": {"file": "index/users.faiss"}}
-    write_json(folder / "manifest.json", manifest | ({"bias": bias} if bias else {}))
+    write_json(folder / "manifest.json", manifest_of(item_files) | ({"bias": bias} if bias else {}))
     return folder
 
 
@@ -61,7 +61,7 @@ def test_rows_without_a_direction_are_left_out(tmp_path: Path) -> None:
 
 
 def test_an_export_without_items(tmp_path: Path) -> None:
-    write_json(tmp_path / "manifest.json", {"item_files": {}})
+    write_json(tmp_path / "manifest.json", manifest_of({}))
     assert read_pages(tmp_path).urls == []
 
 

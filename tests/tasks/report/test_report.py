@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from surf2vec.tasks.release.folder import FORMAT_VERSION
 from surf2vec.tasks.report.report import render_report, write_report
 from surf2vec.tasks.root.records import RunRecord
 from surf2vec.trainer.system.files import describe_file, write_json
@@ -128,11 +129,19 @@ def write_items(export_dir: Path, urls: list[str], dim: int = 8) -> Path:
     return sign_items(export_dir)
 
 
+def manifest_of(item_files: dict[str, Any]) -> dict[str, Any]:
+    """The manifest of a release that has nothing but item vectors."""
+    return {
+        "release": "r1", "space_id": "r1", "created_from": {"window_id": "w1"}, "format_version": FORMAT_VERSION,
+        "vector_size": 8, "num_users": 0, "num_items": 0, "partitions": 8, "user_files": {}, "item_files": item_files,
+        "index": {"file": "index/users.faiss", "bytes": 0, "sha256": ""},
+    }  # fmt: skip
+
+
 def sign_items(export_dir: Path) -> Path:
     """The manifest of an export that has its item vectors."""
     item_files = {path.name: describe_file(path) for path in (export_dir / "item_vectors").iterdir()}
-    manifest = {"release": "r1", "user_files": {}, "item_files": item_files, "index": {"file": "index/users.faiss"}}
-    write_json(export_dir / "manifest.json", manifest)
+    write_json(export_dir / "manifest.json", manifest_of(item_files))
     return export_dir
 
 

@@ -22,7 +22,7 @@ from surf2vec.trainer.plan.schedule import partition_order
 from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.training import device_engine
 from surf2vec.trainer.training.device_engine import DeviceEngine
-from surf2vec.trainer.training.device_memory import SlotPages
+from surf2vec.trainer.training.device_memory import Place
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import StoppedError, train
 from surf2vec.trainer.training.slots import Slots
@@ -231,13 +231,13 @@ def test_users_who_stay_on_the_device_have_the_same_bits_and_are_copied_in_once(
     store_dir, expected = copied(dtype=dtype)
     monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", staying())
     monkeypatch.setattr(device_engine, "Stream", LateDevice(seed).stream)
-    came, real = [], SlotPages.copy_in
+    came, real = [], Place.copy_in
 
-    def copy_in(place: SlotPages, rows: Any) -> None:
+    def copy_in(place: Place, rows: Any) -> None:
         came.append(rows)
         real(place, rows)
 
-    monkeypatch.setattr(SlotPages, "copy_in", copy_in)
+    monkeypatch.setattr(Place, "copy_in", copy_in)
     use_device()
     job, stop = make_job(corpus_dir, tmp_path, dtype=dtype), threading.Event()
     with pytest.raises(StoppedError):
