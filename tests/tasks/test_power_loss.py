@@ -82,7 +82,7 @@ def test_hard_links_are_on_the_disk_before_the_older_export_goes(
     folder = make_release(Root(tmp_path / "root"))
     disk = Disk(monkeypatch)
     erase_from_export(folder, want_users(["user-7"]), MEMORY_BYTES, {"release": "r2"}, folder)
-    goes = disk.first("rename", f"/.{folder.name}.old.tmp")  # the two have exchanged their names just before
+    goes = disk.first("rename", f"/.{folder.name}.new.tmp")  # the two have exchanged their names
     assert [path for kind, path in disk.events[:goes] if kind == "link"]
     assert disk.unsynced({"link", "replace"}, goes, folder.parent) == []
 
