@@ -37,10 +37,13 @@ def move_items(outputs: Rows, ledger: Ledger, config: TrainConfig, alpha: np.flo
     places = places.reshape(pulls.shape)
     predictions = np.repeat(np.arange(len(pulls)), pulls.shape[1])
     sums = csr_array((pulls.ravel(), (places.ravel(), predictions)), shape=(len(rows), len(pulls))) @ hiddens
-    l2s = (config.item_l2 * np.bincount(places[:, 0], minlength=len(rows))).astype(np.float32)
+    own_places, nums = np.unique(places[:, 0], return_counts=True)
     num_free = config.num_free  # L2 is not for the bias
-    sums[:, :num_free] -= l2s[:, None] * outputs.vectors[rows, :num_free]
+    l2s = np.float32(config.item_l2) * nums.astype(np.float32)[:, None]
+    sums[own_places, :num_free] -= l2s * outputs.vectors[rows[own_places], :num_free]
+    rates = np.full(len(rows), alpha, dtype=np.float32)
     if config.optimizer == "adagrad":
-        outputs.squares[rows] += np.square(sums).mean(axis=1)
-        sums /= np.sqrt(outputs.squares[rows] + np.float32(EPSILON))[:, None]
-    outputs.vectors[rows] += alpha * sums
+        outputs.squares[rows] += np.einsum("rd,rd->r", sums, sums) / np.float32(sums.shape[1])
+        rates /= np.sqrt(outputs.squares[rows] + np.float32(EPSILON))
+    sums *= rates[:, None]
+    outputs.vectors[rows] += sums

@@ -61,13 +61,14 @@ Tile = namedtuple(
 )
 """A thread's own arrays for one step of a tile: M lanes, K negatives, D dimensions, W lags, padded as tiles.py needs them.
 
-hiddens, steps float32[M, D], across float32[D, M]: what predicts, for the interest the lanes' users, and its steps; negatives,
-negative_steps float32[K, D], scores float32[K, M]; the items drawn for this step and the next: rows, next_rows uint32[K],
-corrections float32[K]. Of each lane, [M]: own_rows uint32, own_scores float32, its target's row and score, later pull; dots,
-squares, hidden_squares float32: of its target's row with what predicts, and of each with itself; totals, rates float32: scratch;
-item_l2, alpha, l2 float32: of its target, its user's rate and L2. For the trail: last_of int32[V]: one more than the last
-negative that is an item, 0 if none is, and same int32[K]: the one before it that is the same item; the pages a lane looks
-at: context uint32[M, W], lags int64[M, W], factors float32[M, W], lengths int64[M]; scales float32[M]; lag_steps float32[2 W].
+hiddens, steps float32[M, D], across float32[D, M]: what predicts, for the interest the lanes' users, and its steps;
+negatives, negative_steps float32[K, D], scores float32[K, M]; the items drawn for this step and the next: rows, next_rows
+uint32[K], corrections float32[K]. Of each lane, [M]: own_rows uint32, own_scores float32, its target's row and score, later
+pull; dots, squares, hidden_squares float32: of its target's row with what predicts, and of each with itself; totals, rates
+float32: scratch; item_l2, alpha, l2 float32: of its target, its user's rate and L2. For the trail: last_of int32[V]: one more
+than the last negative that is an item, 0 if none is, and same int32[K]: the one before it that is the same item; the pages a
+lane looks at: context uint32[M, W], lags int64[M, W], factors float32[M, W], lengths int64[M]; scales float32[M]; lag_steps
+float32[2 W].
 """
 
 Turn = namedtuple("Turn", "first_prediction user history kept num_kept key alpha")

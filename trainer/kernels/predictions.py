@@ -104,8 +104,9 @@ def pull_rows(model, hidden, num_rows, has_own, alpha):
     num_dims = hidden.shape[0]
     if rule.is_frozen:
         for i in range(num_rows):
+            row, pull = scratch.rows[i], pulls[i]  # read before the inner loop, which LLVM then makes vectors of
             for d in range(num_dims):
-                step[d] += pulls[i] * vectors[scratch.rows[i], d]
+                step[d] += pull * vectors[row, d]
         return
     set_rates(model, hidden, num_rows, has_own, alpha)
     for i in range(num_rows):
