@@ -72,7 +72,7 @@ def check_stopped(night: Night, number: signal.Signals | None = None) -> str:
     assert code == 1, told
     error = json.loads(printed)["error"]
     assert error["code"] == "stopped"
-    assert "the same command goes on" in error["message"]
+    assert "run the same command to resume" in error["message"]
     assert "Traceback" not in told
     return str(error["message"])
 

@@ -117,12 +117,10 @@ def write_items(export_dir: Path, urls: list[str], dim: int = 8) -> Path:
     X = (rng.normal(size=(3, dim))[groups] + 0.3 * rng.normal(size=(len(urls), dim))).astype(np.float32)
     counts = pa.array([1000 // (ix + 1) + 5 for ix in range(len(urls))], pa.int64())
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), dim)
+    users = pa.array([f"secret-user-{ix}" for ix in range(len(urls))])
     for folder, table in (
         ("item_vectors", pa.table({"url": pa.array(urls, pa.string()), "count": counts, "vector": vectors})),
-        (
-            "user_vectors",
-            pa.table({"user_id": pa.array([f"secret-user-{ix}" for ix in range(len(urls))]), "vector": vectors}),
-        ),
+        ("user_vectors", pa.table({"user_id": users, "vector": vectors})),
     ):
         (export_dir / folder).mkdir(parents=True, exist_ok=True)
         pq.write_table(table, export_dir / folder / "part-00000.parquet", row_group_size=7)
@@ -140,8 +138,8 @@ def manifest_of(item_files: dict[str, Any]) -> dict[str, Any]:
 
 def sign_items(export_dir: Path) -> Path:
     """The manifest of an export that has its item vectors."""
-    item_files = {path.name: describe_file(path) for path in (export_dir / "item_vectors").iterdir()}
-    write_json(export_dir / "manifest.json", manifest_of(item_files))
+    files = {path.name: describe_file(path) for path in (export_dir / "item_vectors").iterdir()}
+    write_json(export_dir / "manifest.json", manifest_of(files))
     return export_dir
 
 
