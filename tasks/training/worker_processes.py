@@ -206,13 +206,13 @@ def explain_failure(reported: Reported, crew: WorkerProcesses, *, is_stopped: bo
     if errors:
         return errors[0]
     if is_stopped:
-        early = "stopped before the workers began to train: the same command goes on from the last commit"
+        early = "stopped before the workers began to train: run the same command to resume"
         return reported.last(StoppedError) or StoppedError(early)
     error = reported.last(WorkerLostError)
     lost = f" (at last: {error})" if error else ""
     return WorkerLostError(
         f"{crew.num_workers} workers were started and ended without a result, again and again{lost}; their output is in "
-        f"{crew.log}. The same command goes on from the last commit"
+        f"{crew.log}. Run the same command to resume"
     )
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in every state of a run: it ends within seconds with a sentence, and the same command goes on."""
+"""Ctrl-C and SIGTERM in every state of a run: it ends within seconds with a sentence, and the same command resumes."""
 
 import json
 import os

@@ -96,7 +96,7 @@ def test_sigterm_and_ctrl_c_commit_and_end_within_seconds(job: Job, tmp_path: Pa
         errors = process.communicate(timeout=60)[1]
     assert 0 < seconds_of_ended_processes() - ended_before - before < 3
     assert process.returncode == 1
-    assert "after committing generation 1: the same command goes on from there" in errors
+    assert "after committing generation 1: run the same command to resume" in errors
     assert "Traceback" not in errors
     assert 0 < open_generation(stopped.store_dir).position < 300 * 8
     train(stopped)

@@ -229,7 +229,7 @@ class Training:
                 self.slots.wait_for_commit()
                 raise StoppedError(
                     f"stopped at {self.record.position / self.course.num_positions:.0%} after committing generation "
-                    f"{self.slots.writer.generation - 1}: the same command goes on from there"
+                    f"{self.slots.writer.generation - 1}: run the same command to resume"
                 )
         self.slots.wait_for_commit()
         self.team.note_loads()  # includes the bytes of the last commit
