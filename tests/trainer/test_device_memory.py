@@ -52,7 +52,7 @@ def test_the_planner_counts_what_is_held_on_the_device(settings: dict[str, Any],
     if plan.trail_on_device:
         tables = make_trail_tables(np.ones(num_items, np.int64), config)
         trail = cast(TrailSlot, SimpleNamespace(items=begin_trail(config, num_items), tables=tables))
-    largest = Largest(max(users), 25 * max(users), num_items, None, plan.at_once, staying, plan.trail_on_device)
+    largest = Largest(max(users), 25 * max(users), num_items, plan.at_once, staying, plan.trail_on_device)
     accelerator = Accelerator(
         torch.device("cpu"), gpu.launch, launch_trail=gpu.launch_trail, score_trail=gpu.score_trail
     )

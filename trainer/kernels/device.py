@@ -6,9 +6,9 @@ trainer/training/device_engine.py copies the tensors to the device.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,8 +45,8 @@ class DeviceSampling:
 class DevicePass:
     """surf2vec.trainer.kernels.signature.Pass on the device.
 
-    hashes int64[N]: the bits of the unsigned hashes, as torch has no arithmetic on uint64; streams int64[S + 1]: Pass.streams,
-    only read where users are trained in tiles; the rest as in Pass.
+    hashes int64[N]: the bits of the unsigned hashes, as torch has no arithmetic on uint64; streams int64[S + 1]: Pass.streams;
+    the rest as in Pass.
     """
 
     config: TrainConfig
@@ -61,18 +61,6 @@ class DevicePass:
     recency: float
     epoch_key: int
     update_items: bool = True
-
-    @property
-    def has_tiles(self) -> bool:
-        """As Pass.has_tiles."""
-        return self.config.has_tiles and self.update_items
-
-    def parts(self, num_users: int | None) -> Iterator["DevicePass"]:
-        """Yield the pass in parts of at most so many users, in order; None: in one."""
-        num_users = num_users or max(1, len(self.order))
-        for start in range(0, len(self.order), num_users):
-            part = slice(start, start + num_users)
-            yield replace(self, order=self.order[part], alphas=self.alphas[part])
 
 
 @dataclass(frozen=True)

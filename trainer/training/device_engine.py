@@ -275,8 +275,7 @@ class DeviceEngine(Engine):
     def _launch(self, flight: Flight, device_pass: DevicePass) -> None:
         """Train the users, gather what the curve measures before others change it, and round the users for storage."""
         rows, seat, place = flight.rows, flight.seat, flight.place
-        for part in device_pass.parts(self.largest.launch):
-            self.launch(rows, self.block, part, seat.scratch)
+        self.launch(rows, self.block, device_pass, seat.scratch)
         if self.device_trail:
             self.device_trail.train(flight.visit, device_pass, seat, flight.trail_sample)
         seat.gather(rows, self.block, *flight.sampled)

@@ -19,14 +19,13 @@ from surf2vec.trainer.training.curve import MAX_SAMPLES
 class Largest:
     """The most users and tokens of a micro-partition, and rows of an item block.
 
-    launch: users of a launch at most (None: no limit); at_once: micro-partitions trained at the same time; staying: where all
-    users stay on the device, users and tokens of each micro-partition; has_trail: whether the trail is trained on the device.
+    at_once: micro-partitions trained at the same time; staying: where all users stay on the device, users and tokens of each
+    micro-partition; has_trail: whether the trail is trained on the device.
     """
 
     users: int
     tokens: int
     items: int
-    launch: int | None = None
     at_once: int = 1
     staying: tuple[tuple[int, int], ...] = ()
     has_trail: bool = False
@@ -133,9 +132,8 @@ class DeviceMemory:
         """
         work = visit.work
         users, items = visit.sample.rows()
-        needs_streams = work.has_tiles or trail_sample is not None
         arrays: dict[str, NDArray[Any]] = {
-            "order": work.order, "alphas": work.alphas, "streams": work.streams if needs_streams else work.order[:1],
+            "order": work.order, "alphas": work.alphas, "streams": work.streams,
             "sampled_items": items, "sampled_users": users,
         }  # fmt: skip
         if trail_sample:

@@ -17,7 +17,6 @@ from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
 from surf2vec.trainer.gensim.warm_start import apply_warm_start
 from surf2vec.trainer.kernels import Kernel, pick_kernel
 from surf2vec.trainer.model.rows import Items
-from surf2vec.trainer.plan.in_flight import users_per_launch
 from surf2vec.trainer.plan.schedule import Step
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.manifests import next_generation
@@ -141,11 +140,10 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
         from surf2vec.trainer.training.device_engine import DeviceEngine  # torch takes a second to import
         from surf2vec.trainer.training.device_memory import Largest
 
-        most = users_per_launch(config, int(corpus.users[share.own].sum()))
         staying = tuple(zip(corpus.users.tolist(), corpus.tokens.tolist(), strict=True)) if plan.stays_on_device else ()
         most_tokens = int(corpus.tokens.max())
         largest = Largest(
-            int(corpus.users.max()), most_tokens, blocks.num_rows(0), most, plan.at_once, staying, plan.trail_on_device
+            int(corpus.users.max()), most_tokens, blocks.num_rows(0), plan.at_once, staying, plan.trail_on_device
         )
         engine = DeviceEngine(kernel.accelerator, config, largest, record, trail, team.exchange)
     if standing.warm_start and not standing.generation:

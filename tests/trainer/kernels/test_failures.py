@@ -112,7 +112,7 @@ def test_a_card_that_torch_does_not_see_has_a_reason(monkeypatch: pytest.MonkeyP
     def init() -> None:
         raise RuntimeError("The NVIDIA driver on your system is too old\nPlease update")
 
-    monkeypatch.setattr(triton, "JITFunction", type(gpu.train_user))  # as if this kernel were not interpreted
+    monkeypatch.setattr(triton, "JITFunction", type(gpu.train_stream))  # as if this kernel were not interpreted
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "init", init)
     with pytest.raises(ResourceError, match=r"sees none here \(The NVIDIA driver on your system is too old\)"):

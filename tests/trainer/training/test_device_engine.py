@@ -118,8 +118,8 @@ def losses_of(told: dict[str, Any]) -> list[Any]:
     ("chunk_partitions", "num_blocks", "settings"),
     [
         *((chunk_partitions, 1, {"dtype": "float32"}) for chunk_partitions in (8, 3, 1)),
-        (3, 1, {"dtype": "bfloat16"}), (8, 3, {"negative": 2}), (1, 2, {}), (3, 1, {"tile_users": 1}),
-        (8, 1, {"dtype": "bfloat16", "objective": "negative_sampling", "optimizer": "sgd", "l2": 0.0}),
+        (3, 1, {"dtype": "bfloat16"}), (8, 3, {"negative": 2}), (1, 2, {}),
+        (8, 1, {"dtype": "bfloat16", "optimizer": "sgd", "l2": 0.0}),
     ],
 )  # fmt: skip
 def test_it_ends_as_copying_everything_each_time_does(
@@ -138,7 +138,7 @@ def test_it_ends_as_copying_everything_each_time_does(
 @pytest.mark.parametrize(
     ("num_blocks", "settings"),
     [
-        (1, {"dtype": "float32"}), (1, {"tile_users": 1}), (2, {}),
+        (1, {"dtype": "float32"}), (2, {}),
         (1, {"patience": 1, "alpha": 5.0, "min_alpha": 5.0, "l2": 0.0, "epochs": 4}),
     ],
 )  # fmt: skip
