@@ -103,10 +103,6 @@ def make_scratch(num_users: int, num_tokens: int, device: torch.device) -> Scrat
     )
 
 
-Launch = Callable[[DeviceRows, DeviceRows, DevicePass, Scratch], None]
-"""`launch(users, items, work, scratch)` starts the training of users on the device, in the current stream, without waiting."""
-
-
 @dataclass(frozen=True)
 class TrailSample:
     """What the curve measures of the trail, on the device or the host: the places of tokens, and the rows that each scores.
@@ -120,31 +116,13 @@ class TrailSample:
     rows: Any
 
 
-LaunchTrail = Callable[[DeviceTrail, DevicePass, Scratch, float, int], None]
-"""`launch_trail(trail, work, scratch, backward, epoch)` starts the training of the trail, in the current stream, without waiting.
-
-backward: the share of targets that are predicted backward.
-"""
-
-ScoreTrail = Callable[[DeviceTrail, DevicePass, TrailSample, torch.Tensor], None]
-"""`score_trail(trail, work, sample, scores)` writes the scores of a sample to scores float32[S, 1 + K], in the current stream."""
-
-RoundUsers = Callable[[DeviceRows, torch.Tensor, DevicePass, Scratch], None]
-"""`round_users(users, halves, work, scratch)` writes a pass's users as bfloat16, in the current stream, without waiting."""
-
-
 @dataclass(frozen=True)
 class Accelerator:
-    """A device, and the functions that train, round bfloat16, and train and score a trail on it. free_bytes: of the device before
-    this process used it, if known.
-    """
+    """A device, and the module that trains on it (kernels/gpu.py). free_bytes: before this process used the device, if known."""
 
     device: torch.device
-    launch: Launch
+    gpu: Any
     free_bytes: int | None = None
-    round_users: RoundUsers | None = None
-    launch_trail: LaunchTrail | None = None
-    score_trail: ScoreTrail | None = None
 
 
 class Event:

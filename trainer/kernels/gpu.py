@@ -127,9 +127,9 @@ def time_launch(
     device_trail = copy_trail(*trail, device) if trail else None
 
     def launch_all() -> None:
-        accelerator.launch(rows, outputs, device_pass, scratch)
-        if device_trail is not None and accelerator.launch_trail is not None:
-            accelerator.launch_trail(device_trail, device_pass, scratch, work.config.trail_backward, 0)
+        accelerator.gpu.launch(rows, outputs, device_pass, scratch)
+        if device_trail is not None:
+            accelerator.gpu.launch_trail(device_trail, device_pass, scratch, work.config.trail_backward, 0)
 
     for _ in range(2):
         started = stream.mark()

@@ -65,9 +65,8 @@ def train_stream(
         next_row_M = tl.load(tokens + start_M + next_position_M, mask=goes_on_M, other=0)
         weight_M = 1.0 / (1.0 + (newest_M - position_M).to(tl.float32) * recency_rate)
         gradient_MD = _learn(
-            outputs, output_squares, corrections, u_MD, row_M.to(tl.int64), rows_K, turn_M, is_on_M, alpha_M, weight_M,
-            l2_M * weight_M, bias_M, num_items, item_l2, handicap, D, K, NUM_FREE,
-            IS_ADAGRAD, IS_FROZEN, HAS_WIDE_ATOMICS, PRECISION,
+            outputs, output_squares, corrections, u_MD, row_M.to(tl.int64), rows_K, turn_M, is_on_M, alpha_M, weight_M, l2_M, bias_M,
+            num_items, item_l2, handicap, D, K, NUM_FREE, IS_ADAGRAD, IS_FROZEN, HAS_WIDE_ATOMICS, PRECISION,
         )  # fmt: skip
         u_MD, square_M = _move(u_MD, square_M, gradient_MD, alpha_M, D, IS_ADAGRAD)
         position_M, row_M = next_position_M, next_row_M
@@ -193,7 +192,7 @@ def _learn(
             starts_K[:, None] + atomic_d[None, :], rates_K[:, None] * steps_KD, mask=is_moved_KD, sem="relaxed"
         )
     steps_MD = tl.dot(tl.trans(pulls_KM), v_KD, pull_M[:, None] * now_MD, input_precision=PRECISION)
-    gradient_MD = weight_M[:, None] * steps_MD - l2_M[:, None] * u_MD
+    gradient_MD = weight_M[:, None] * (steps_MD - l2_M[:, None] * u_MD)
     return tl.where((d < NUM_FREE)[None, :], gradient_MD, 0.0)
 
 

@@ -11,6 +11,8 @@ from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.kernels.device import DeviceRows, PinnedPages, Scratch, TrailSample, as_tensor, make_scratch
 from surf2vec.trainer.kernels.signature import most_streams
 from surf2vec.trainer.model.rows import Rows
+from surf2vec.trainer.plan.alone import Plan
+from surf2vec.trainer.store.tokens import Corpus
 from surf2vec.trainer.training.course import Visit
 from surf2vec.trainer.training.curve import MAX_SAMPLES
 
@@ -29,6 +31,13 @@ class Largest:
     at_once: int = 1
     staying: tuple[tuple[int, int], ...] = ()
     has_trail: bool = False
+
+
+def find_largest(corpus: Corpus, num_items: int, plan: Plan) -> Largest:
+    """Return the sizes for the micro-partitions of a corpus and item blocks of at most so many rows, as planned."""
+    staying = tuple(zip(corpus.users.tolist(), corpus.tokens.tolist(), strict=True)) if plan.stays_on_device else ()
+    num_users, num_tokens = int(corpus.users.max()), int(corpus.tokens.max())
+    return Largest(num_users, num_tokens, num_items, plan.at_once, staying, plan.trail_on_device)
 
 
 @dataclass

@@ -138,13 +138,9 @@ def prepare(job: Job, corpus: Corpus, standing: Standing, workers: Workers, on_e
     engine = Engine(kernel, trail, team.exchange)
     if kernel.accelerator is not None and config.interest_size:
         from surf2vec.trainer.training.device_engine import DeviceEngine  # torch takes a second to import
-        from surf2vec.trainer.training.device_memory import Largest
+        from surf2vec.trainer.training.device_memory import find_largest
 
-        staying = tuple(zip(corpus.users.tolist(), corpus.tokens.tolist(), strict=True)) if plan.stays_on_device else ()
-        most_tokens = int(corpus.tokens.max())
-        largest = Largest(
-            int(corpus.users.max()), most_tokens, blocks.num_rows(0), plan.at_once, staying, plan.trail_on_device
-        )
+        largest = find_largest(corpus, blocks.num_rows(0), plan)
         engine = DeviceEngine(kernel.accelerator, config, largest, record, trail, team.exchange)
     if standing.warm_start and not standing.generation:
         num_found = apply_warm_start(items.admit(0), corpus.folder, standing.warm_start)  # there is one block then

@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from surf2vec.trainer.training.preparation import measure_machine, measure_netwo
 from surf2vec.trainer.workers import group
 from surf2vec.trainer.workers.group import WorkerLostError, Workers, join_workers
 from tests.trainer.kernels.test_gpu import gpu, interpret
+from tests.trainer.training.late_device import accelerator_of
 
 __all__ = ["interpret"]  # a fixture
 CONFIG = TrainConfig(parts="interest", vector_size=8, negative=2)
@@ -36,7 +38,7 @@ def test_the_launch_is_timed_and_not_the_copies(tmp_path: Path) -> None:
     def copy_all(*_: Any) -> int:
         raise AssertionError("copies all rows to the device and back")
 
-    kernel = Kernel("gpu", "a test's", copy_all, Accelerator(torch.device("cpu"), launch))
+    kernel = Kernel("gpu", "a test's", copy_all, accelerator_of(launch))
     work = Work([10_000] * 10, [50_000] * 10, 20, 60.0)
     _, rates = measure_machine(kernel, CONFIG, work, training_sizes(CONFIG, 100, None), (10**12, None), tmp_path)
     num_tokens = 5 * launched[-1]
@@ -47,7 +49,7 @@ def test_the_launch_is_timed_and_not_the_copies(tmp_path: Path) -> None:
 def test_a_trail_on_the_host_bounds_the_rate(tmp_path: Path) -> None:
     """The trail's kernel trains as many tokens on the CPU, at the same time."""
     both, none = TrainConfig(vector_size=16, negative=2), lambda *_: None
-    kernel = Kernel("gpu", "a test's", lambda *_: 0, Accelerator(torch.device("cpu"), none))
+    kernel = Kernel("gpu", "a test's", lambda *_: 0, accelerator_of(none))
     work, rates = Work([10_000] * 10, [50_000] * 10, 20, 60.0), []
     for config in (CONFIG, both):
         sizes = training_sizes(config, 100, None)
@@ -70,9 +72,7 @@ def test_a_trail_on_the_gpu_takes_its_time_there_and_none_of_the_host(
 
     monkeypatch.setattr("surf2vec.trainer.training.preparation._train_trail", fail)
     config = TrainConfig(vector_size=16, negative=2)
-    kernel = Kernel(
-        "gpu", "a test's", fail, Accelerator(torch.device("cpu"), lambda *_: None, launch_trail=launch_trail)
-    )
+    kernel = Kernel("gpu", "a test's", fail, accelerator_of(lambda *_: None, launch_trail=launch_trail))
     work, sizes = Work([10_000] * 10, [50_000] * 10, 20, 60.0), training_sizes(config, 100, None)
     _, rates = measure_machine(kernel, config, work, sizes, (10**12, 10**10), tmp_path)
     assert 0.5 * 5 * launched[-1] / LAUNCH_SECONDS < rates.tokens_per_second <= 5 * launched[-1] / LAUNCH_SECONDS
@@ -86,7 +86,7 @@ def test_time_of_a_launch_is_that_of_the_kernel() -> None:
 
     users, items, _, work = _make_up_work(CONFIG, num_items=8, num_users=2, length=3)
     before = users.vectors.copy()
-    seconds = time_launch(Accelerator(gpu.find_device(), gpu.launch), users, items, work)
+    seconds = time_launch(Accelerator(gpu.find_device(), gpu), users, items, work)
     assert 0 < seconds < 60
     assert (users.vectors == before).all(), "the rows on the host stay"
 
@@ -109,7 +109,7 @@ class Summing:
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_the_exchange_is_measured_on_the_device_of_the_rows(device: str) -> None:
     """`meta` stands for a card: a tensor on it has the kind of device that chooses NCCL."""
-    accelerator = None if device == "cpu" else Accelerator(torch.device(device), lambda *_: None)
+    accelerator = None if device == "cpu" else accelerator_of(lambda *_: None, device)
     workers: Any = Summing()
     assert 0 < measure_network(workers, Kernel("gpu", "a test's", lambda *_: 0, accelerator)) <= 4e6 / 0.001
     assert [numbers.device.type for numbers in workers.summed] == [device] * 2
@@ -179,7 +179,7 @@ def test_torch_gets_what_the_measured_context_leaves(
 ) -> None:
     shares: list[float] = []
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", shares.append)
-    accelerator = Accelerator(torch.device("cpu"), lambda *_: None, 10_000 * 2**20)
+    accelerator = replace(accelerator_of(lambda *_: None), free_bytes=10_000 * 2**20)
     work, sizes = Work([100] * 4, [500] * 4, 20, 60.0), training_sizes(CONFIG, 100, None)
     kernel = Kernel("gpu", "a test's", lambda *_: 0, accelerator)
     budget, _ = measure_machine(kernel, CONFIG, work, sizes, (10**12, 10**9), tmp_path)
