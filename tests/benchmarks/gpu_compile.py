@@ -35,8 +35,6 @@ PROGRAMS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     f"{name}, {dims} numbers": ({"vector_size": dims, **settings}, warps)
     for dims in (64, 128)
     for name, settings, warps in (
-        ("5 private", {"negative": 5, "tile_users": 1}, (1,)),
-        ("10 private", {"negative": 10, "tile_users": 1}, (1, 2)),
         ("16 shared by 32", {"negative": 16}, (4, 8)),
         ("32 shared by 32", {"negative": 32}, (4, 8)),
     )
@@ -66,14 +64,11 @@ def compile_program(config: TrainConfig, target: int, warps: int) -> Any:
         kernel = gpu.train_trail_stream
         constants |= {"K": config.trail_negative, "W": config.trail_window, "PRECISION": gpu.PRECISION}
     else:
-        kernel = gpu.train_stream if config.has_tiles else gpu.train_user
-        is_adagrad = config.optimizer == "adagrad"
-        constants |= {"K": config.negative, "NUM_FREE": config.num_free, "IS_ADAGRAD": is_adagrad}
-        constants |= (
-            {"M": config.tile_users, "PRECISION": gpu.PRECISION}
-            if config.has_tiles
-            else {"IS_SOFTMAX": config.objective == "sampled_softmax", "IS_FROZEN": False}
-        )
+        kernel = gpu.train_stream
+        constants |= {
+            "K": config.negative, "M": config.tile_users, "NUM_FREE": config.num_free, "PRECISION": gpu.PRECISION,
+            "IS_ADAGRAD": config.optimizer == "adagrad", "IS_FROZEN": False,
+        }  # fmt: skip
     types = TYPES | dict.fromkeys(constants, "constexpr")
     signature = {name: types[name] for name in kernel.arg_names}
     aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind.startswith("*")}
@@ -95,7 +90,7 @@ def measure(config: TrainConfig, target: int, warps: int) -> dict[str, Any]:
     assert found is not None, usage
     registers, stack, local = (int(number) for number in found.groups())
     loop = longest_loop(code, config.trail_window if config.trail_size else 1)
-    a_pair = warps / (TRAIL_TILE_USERS if config.trail_size else config.tile_users if config.has_tiles else 1)
+    a_pair = warps / (TRAIL_TILE_USERS if config.trail_size else config.tile_users)
     atomics = sum(bool(re.match(OPCODE + r"(RED|REDG|ATOM|ATOMG)\.", line)) for line in loop)
     return {
         "target": target, "warps": warps, "is_used": warps == used_warps(config, target),
@@ -106,7 +101,7 @@ def measure(config: TrainConfig, target: int, warps: int) -> dict[str, Any]:
 
 def used_warps(config: TrainConfig, target: int) -> int:
     """The warps that a launch takes."""
-    return gpu.trail_warps(config, target) if config.trail_size else gpu.num_warps(config, config.has_tiles, target)
+    return gpu.trail_warps(config, target) if config.trail_size else gpu.num_warps(config, target)
 
 
 def longest_loop(code: str, repeats: int = 1) -> list[str]:
@@ -145,7 +140,7 @@ def cell(case: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    assert isinstance(gpu.train_user, triton.JITFunction), "Triton was imported to interpret, not to compile"
+    assert isinstance(gpu.train_stream, triton.JITFunction), "Triton was imported to interpret, not to compile"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--targets", nargs="+", type=int, default=list(TARGETS), help="compute capabilities")
     parser.add_argument("--used", action="store_true", help="only the warps that a launch takes")

@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import torch
-
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.kernels import Kernel
-from surf2vec.trainer.kernels.device import Accelerator, Stream
+from surf2vec.trainer.kernels.device import Stream
 from surf2vec.trainer.training import loop
 from surf2vec.trainer.training.job import Job
 from tests.benchmarks.harness import run_benchmark
 from tests.benchmarks.swap import write_corpus
+from tests.trainer.training.late_device import accelerator_of
 
 NUM_USERS, EPOCHS, MARK_NANOSECONDS = 2_000_000, 12, 40.0
 PLENTY_BYTES, LITTLE_BYTES = 8 * 10**9, 700 * 10**6
@@ -48,7 +47,7 @@ def measure_host_loop(_: Path) -> list[dict[str, Any]]:
 
 def measure_case(name: str, partitions: int, host_bytes: int, dtype: str, device_bytes: int) -> dict[str, Any]:
     """Nanoseconds a user of the fastest epoch after the first."""
-    accelerator = Accelerator(torch.device("cpu"), lambda *_: None, None)
+    accelerator = accelerator_of(lambda *_: None)
     kernel = Kernel("gpu", "nothing", lambda *_: 0, accelerator)
     at: dict[int, tuple[float, float]] = {}
     with tempfile.TemporaryDirectory() as folder:

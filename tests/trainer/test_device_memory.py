@@ -52,10 +52,8 @@ def test_the_planner_counts_what_is_held_on_the_device(settings: dict[str, Any],
     if plan.trail_on_device:
         tables = make_trail_tables(np.ones(num_items, np.int64), config)
         trail = cast(TrailSlot, SimpleNamespace(items=begin_trail(config, num_items), tables=tables))
-    largest = MaxSizes(max(users), 25 * max(users), num_items, None, plan.at_once, staying, plan.trail_on_device)
-    accelerator = Accelerator(
-        torch.device("cpu"), gpu.launch, launch_trail=gpu.launch_trail, score_trail=gpu.score_trail
-    )
+    largest = MaxSizes(max(users), 25 * max(users), num_items, plan.at_once, staying, plan.trail_on_device)
+    accelerator = Accelerator(torch.device("cpu"), gpu)
     engine = DeviceEngine(accelerator, config, largest, Record(), trail)
     held = sum(
         tensor.nbytes for tensor in tensors_of([vars(engine.memory), engine.device_trail and engine.device_trail.trail])
@@ -75,7 +73,7 @@ def test_the_planner_counts_the_items_that_blocks_share(num_blocks: int) -> None
     rows = ItemBlocks(config, counts, num_blocks).num_rows(0)
     assert rows > len(counts) / num_blocks + 100
     largest = MaxSizes(max(users), 25 * max(users), rows)
-    engine = DeviceEngine(Accelerator(torch.device("cpu"), gpu.launch), config, largest, Record())
+    engine = DeviceEngine(Accelerator(torch.device("cpu"), gpu), config, largest, Record())
     held = sum(tensor.nbytes for tensor in tensors_of(vars(engine.memory)))
     planned = device_bytes(work, training_sizes(config, len(counts), None), num_blocks)
     assert held <= planned - DEVICE_ROUNDING_BYTES
@@ -105,4 +103,4 @@ def test_what_the_device_does_not_hold_is_refused_with_the_numbers(monkeypatch: 
 
     monkeypatch.setattr(torch, "empty", refuse)
     with pytest.raises(ResourceError, match=r"1,000 item rows.*20 users and 300 tokens.*raise --device-memory"):
-        DeviceEngine(Accelerator(torch.device("cpu"), gpu.launch), TrainConfig(), MaxSizes(20, 300, 1000), Record())
+        DeviceEngine(Accelerator(torch.device("cpu"), gpu), TrainConfig(), MaxSizes(20, 300, 1000), Record())

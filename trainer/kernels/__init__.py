@@ -53,11 +53,8 @@ def pick_kernel(name: str, config: TrainConfig) -> Kernel:
         gpu.check_supported(config)
         device = gpu.find_device()
         where = "Triton's interpreter" if device.type == "cpu" else "Triton on the GPU, item rows shared without locks"
-        users = f"tiles of {config.tile_users} users" if config.has_tiles else "private negatives"
-        accelerator = Accelerator(
-            device, gpu.launch, free_device_bytes(), gpu.round_users, gpu.launch_trail, gpu.score_trail
-        )
-        return Kernel("gpu", f"{where}, {users}", gpu.train_users, accelerator)
+        accelerator = Accelerator(device, gpu, free_device_bytes())
+        return Kernel("gpu", f"{where}, tiles of {config.tile_users} users", gpu.train_users, accelerator)
     raise ConfigError(f"there is no kernel {name!r}: take cpu or gpu")
 
 

@@ -6,9 +6,9 @@ trainer/training/device_engine.py copies the tensors to the device.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,8 +45,8 @@ class DeviceSampling:
 class DevicePass:
     """surf2vec.trainer.kernels.signature.Pass on the device.
 
-    hashes int64[N]: the bits of the unsigned hashes, as torch has no arithmetic on uint64; streams int64[S + 1]: Pass.streams,
-    only read where users are trained in tiles; the rest as in Pass.
+    hashes int64[N]: the bits of the unsigned hashes, as torch has no arithmetic on uint64; streams int64[S + 1]: Pass.streams;
+    the rest as in Pass.
     """
 
     config: TrainConfig
@@ -61,18 +61,6 @@ class DevicePass:
     recency: float
     epoch_key: int
     update_items: bool = True
-
-    @property
-    def has_tiles(self) -> bool:
-        """As Pass.has_tiles."""
-        return self.config.has_tiles and self.update_items
-
-    def parts(self, num_users: int | None) -> Iterator["DevicePass"]:
-        """Yield the pass in parts of at most so many users, in order; None: in one."""
-        num_users = num_users or max(1, len(self.order))
-        for start in range(0, len(self.order), num_users):
-            part = slice(start, start + num_users)
-            yield replace(self, order=self.order[part], alphas=self.alphas[part])
 
 
 @dataclass(frozen=True)
@@ -115,10 +103,6 @@ def make_scratch(num_users: int, num_tokens: int, device: torch.device) -> Scrat
     )
 
 
-Launch = Callable[[DeviceRows, DeviceRows, DevicePass, Scratch], None]
-"""`launch(users, items, work, scratch)` starts the training of users on the device, in the current stream, without waiting."""
-
-
 @dataclass(frozen=True)
 class TrailSample:
     """What the curve measures of the trail, on the device or the host: the places of tokens, and the rows that each scores.
@@ -132,31 +116,13 @@ class TrailSample:
     rows: Any
 
 
-LaunchTrail = Callable[[DeviceTrail, DevicePass, Scratch, float, int], None]
-"""`launch_trail(trail, work, scratch, backward, epoch)` starts the training of the trail, in the current stream, without waiting.
-
-backward: the share of targets that are predicted backward.
-"""
-
-ScoreTrail = Callable[[DeviceTrail, DevicePass, TrailSample, torch.Tensor], None]
-"""`score_trail(trail, work, sample, scores)` writes the scores of a sample to scores float32[S, 1 + K], in the current stream."""
-
-RoundUsers = Callable[[DeviceRows, torch.Tensor, DevicePass, Scratch], None]
-"""`round_users(users, halves, work, scratch)` writes a pass's users as bfloat16, in the current stream, without waiting."""
-
-
 @dataclass(frozen=True)
 class Accelerator:
-    """A device, and the functions that train, round bfloat16, and train and score a trail on it. free_bytes: of the device before
-    this process used it, if known.
-    """
+    """A device, and the module that trains on it (kernels/gpu.py). free_bytes: before this process used the device, if known."""
 
     device: torch.device
-    launch: Launch
+    gpu: Any
     free_bytes: int | None = None
-    round_users: RoundUsers | None = None
-    launch_trail: LaunchTrail | None = None
-    score_trail: ScoreTrail | None = None
 
 
 class Event:

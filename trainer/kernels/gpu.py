@@ -1,7 +1,6 @@
-"""The kernel for NVIDIA GPUs, in Triton. In tiles a program takes a stream of users (`tile_program.py`), else one user
-(`programs.py`); a user's row stays in registers over all of its tokens.
+"""The kernel for NVIDIA GPUs, in Triton. A program trains a stream of users, whose rows stay in registers.
 
-It agrees with the reference of the tests, with the same draws in the same order, for PV-DBOW with drawn items.
+It agrees with the reference of the tests, with the same draws in the same order, for PV-DBOW in tiles.
 `check_supported` lists the settings that need the CPU. The programs of an order run in parallel and share item rows without
 locks (Hogwild). A row is read once a token and moved by atomic adds, so no step is lost, but a step may be computed from a row
 that others moved since. Adagrad's rate comes from the sum that the atomic add returns: if a thousand programs update one fresh
@@ -9,9 +8,8 @@ row, each makes a smaller step than the one before. Vectors are read past the fi
 processors' atomics. So a run on a GPU is not deterministic in its last digits. In Triton's interpreter (TRITON_INTERPRET=1,
 tests) programs run one after the other, and it is deterministic.
 
-Bytes a pair, D dims, K negatives, M lanes, float32. Rows of items: 8 D (1 + K) = 6,144 at D 128, K 5, private; 8 D (1 + K / M) in
-tiles. The user's row moves once a history of T tokens, 8 D / T. The alias table and corrections are 32-byte sectors, which mostly
-stay in the second-level cache.
+Bytes a pair, D dims, K negatives, M lanes, float32. Rows of items: 8 D (1 + K / M). The user's row moves once a history of T
+tokens, 8 D / T. The alias table and corrections are 32-byte sectors, which mostly stay in the second-level cache.
 """
 
 import math
@@ -37,17 +35,13 @@ from surf2vec.trainer.kernels.device import (
     copy_trail,
     make_scratch,
 )
-from surf2vec.trainer.kernels.programs import keep_tokens, round_user, train_user
+from surf2vec.trainer.kernels.programs import keep_tokens, round_user
 from surf2vec.trainer.kernels.signature import Pass, backward_of, trail_numbers
 from surf2vec.trainer.kernels.tile_program import list_users, train_stream
 from surf2vec.trainer.kernels.trail_program import list_targets, score_trail_token, train_trail_stream
 from surf2vec.trainer.model.objectives import Sampling, TrailTables
 from surf2vec.trainer.model.rows import Items, Rows, TrailItems
 
-MAX_NUMBERS = 32_768
-"""Numbers of item rows that a program holds: 16 warps of 32 threads with 64 registers each for them."""
-
-NUMBERS_PER_THREAD = 64
 MAX_TILE_NUMBERS = 16_384
 """Numbers that a program holds of a tile's users: 8 warps of 32 threads with 64 numbers each."""
 TILE_NUMBERS_PER_THREAD = 16
@@ -64,20 +58,15 @@ WIDE_ATOMICS = 90
 
 def check_supported(config: TrainConfig) -> None:
     """Raise ConfigError, naming the setting, for settings that this kernel does not support."""
-    for name, only in (("dm", 0), ("hs", 0), ("accumulate", 1)):
+    for name, only in (("dm", 0), ("hs", 0), ("accumulate", 1), ("objective", "sampled_softmax")):
         value = getattr(config, name)
         if value != only:
             raise ConfigError(
                 f"kernel gpu trains with train.{name} = {only} only, not {value}: change it, or train on the CPU"
             )
-    num_rows = triton.next_power_of_2(config.negative)
-    num_numbers = num_rows * max(triton.next_power_of_2(config.interest_size), num_rows)
-    if num_numbers > MAX_NUMBERS:
-        raise ConfigError(
-            f"kernel gpu holds at most {MAX_NUMBERS:,} numbers a token, but train.negative {config.negative} and "
-            f"train.vector_size {config.interest_size} need {num_numbers:,}: lower one of them, or train on the CPU"
-        )
-    if config.has_tiles and tile_numbers(config) > MAX_TILE_NUMBERS:
+    if config.tile_users == 1:
+        raise ConfigError("kernel gpu trains users in tiles: set train.tile_users above 1, or train on the CPU")
+    if tile_numbers(config) > MAX_TILE_NUMBERS:
         raise ConfigError(
             f"kernel gpu holds at most {MAX_TILE_NUMBERS:,} numbers of a tile, but train.tile_users {config.tile_users}, "
             f"train.negative {config.negative} and train.vector_size {config.interest_size} need {tile_numbers(config):,}: "
@@ -87,7 +76,7 @@ def check_supported(config: TrainConfig) -> None:
 
 def find_device() -> torch.device:
     """Return the GPU, or the CPU with Triton's interpreter. Raises ResourceError when there is neither."""
-    if not isinstance(train_user, triton.JITFunction):
+    if not isinstance(train_stream, triton.JITFunction):
         return torch.device("cpu")
     if not torch.cuda.is_available():
         reason = "it lists none"
@@ -138,9 +127,9 @@ def time_launch(
     device_trail = copy_trail(*trail, device) if trail else None
 
     def launch_all() -> None:
-        accelerator.launch(rows, outputs, device_pass, scratch)
-        if device_trail is not None and accelerator.launch_trail is not None:
-            accelerator.launch_trail(device_trail, device_pass, scratch, work.config.trail_backward, 0)
+        accelerator.gpu.launch(rows, outputs, device_pass, scratch)
+        if device_trail is not None:
+            accelerator.gpu.launch_trail(device_trail, device_pass, scratch, work.config.trail_backward, 0)
 
     for _ in range(2):
         started = stream.mark()
@@ -156,7 +145,7 @@ def launch(users: DeviceRows, outputs: DeviceRows, work: DevicePass, scratch: Sc
     Subsampling is a separate launch, which writes the kept positions of a history from the start of its tokens on. The
     inner loop is then without branches.
     """
-    config, num_users = work.config, len(work.order)
+    config, num_users, num_streams = work.config, len(work.order), len(work.streams) - 1
     if num_users == 0:
         return
     keys = _unmixed_keys(work, scratch)
@@ -164,31 +153,17 @@ def launch(users: DeviceRows, outputs: DeviceRows, work: DevicePass, scratch: Sc
         work.tokens, work.starts, work.ends, keys, work.order, work.sampling.keep, scratch.kept, scratch.num_kept,
         CHUNK=KEEP_CHUNK, num_warps=1,
     )  # fmt: skip
-    users_and_items = (
+    _list_users(work, scratch)
+    capability = find_capability(outputs.vectors.device)
+    train_stream[(num_streams,)](
         users.vectors, users.squares, outputs.vectors, outputs.squares,
         work.tokens, work.starts, work.ends, keys, work.order, work.alphas, scratch.kept, scratch.num_kept,
-    )  # fmt: skip
-    noise_and_rates = (
-        work.sampling.thresholds, work.sampling.aliases, work.sampling.corrections,
-        len(outputs.vectors), 1 / work.recency if work.recency else 0.0, float(config.l2), float(config.item_l2), config.handicap,
-    )  # fmt: skip
-    capability = find_capability(outputs.vectors.device)
-    constants = {
-        "D": outputs.vectors.shape[1], "K": config.negative, "NUM_FREE": config.num_free,
-        "IS_ADAGRAD": config.optimizer == "adagrad", "HAS_WIDE_ATOMICS": capability >= WIDE_ATOMICS,
-        "num_warps": num_warps(config, work.has_tiles, capability),
-    }  # fmt: skip
-    if work.has_tiles:
-        num_streams = len(work.streams) - 1
-        lists = (work.streams, scratch.coming, scratch.num_coming)
-        list_users[(num_streams,)](work.streams, scratch.num_kept, *lists[1:], CHUNK=LIST_CHUNK, num_warps=1)
-        train_stream[(num_streams,)](
-            *users_and_items, *lists, *noise_and_rates, **constants, M=config.tile_users, PRECISION=PRECISION
-        )  # fmt: skip
-        return
-    train_user[(num_users,)](
-        *users_and_items, *noise_and_rates, **constants,
-        IS_SOFTMAX=config.objective == "sampled_softmax", IS_FROZEN=not work.update_items,
+        work.streams, scratch.coming, scratch.num_coming,
+        work.sampling.thresholds, work.sampling.aliases, work.sampling.corrections, len(outputs.vectors),
+        1 / work.recency if work.recency else 0.0, float(config.l2), float(config.item_l2), config.handicap,
+        D=outputs.vectors.shape[1], K=config.negative, M=config.tile_users, NUM_FREE=config.num_free,
+        IS_ADAGRAD=config.optimizer == "adagrad", IS_FROZEN=not work.update_items,
+        HAS_WIDE_ATOMICS=capability >= WIDE_ATOMICS, PRECISION=PRECISION, num_warps=num_warps(config, capability),
     )  # fmt: skip
 
 
@@ -205,9 +180,7 @@ def launch_trail(trail: DeviceTrail, work: DevicePass, scratch: Scratch, backwar
         work.tokens, work.starts, work.ends, work.hashes, keys, work.order, trail.shares, scratch.kept, scratch.num_kept,
         backward_of(backward), epoch % every, every, CHUNK=TARGETS_CHUNK, num_warps=1,
     )  # fmt: skip
-    list_users[(num_streams,)](
-        work.streams, scratch.num_kept, scratch.coming, scratch.num_coming, CHUNK=LIST_CHUNK, num_warps=1
-    )
+    _list_users(work, scratch)
     rows = (tensor for one in (trail.outputs, trail.inputs, trail.lags) for tensor in (one.vectors, one.squares))
     capability = find_capability(trail.lags.vectors.device)
     train_trail_stream[(num_streams,)](
@@ -238,25 +211,26 @@ def round_users(users: DeviceRows, halves: torch.Tensor, work: DevicePass, scrat
     )
 
 
+def _list_users(work: DevicePass, scratch: Scratch) -> None:
+    """List the users of each stream that have tokens."""
+    list_users[(len(work.streams) - 1,)](
+        work.streams, scratch.num_kept, scratch.coming, scratch.num_coming, CHUNK=LIST_CHUNK, num_warps=1
+    )
+
+
 def _unmixed_keys(work: DevicePass, scratch: Scratch) -> torch.Tensor:
     """Return the users' keys of the epoch, int64[N], which each program mixes."""
     key = np.uint64(work.epoch_key).view(np.int64).item()
     return torch.bitwise_xor(work.hashes, key, out=scratch.keys[: len(work.hashes)])
 
 
-def num_warps(config: TrainConfig, is_tile: bool, capability: int) -> int:
-    """Return the warps of a program: the fewest that keep its numbers in registers, by the table in docs/gpu.md.
+def num_warps(config: TrainConfig, capability: int) -> int:
+    """Return the warps of a tile's program: the fewest that keep its numbers in registers, by the table in docs/gpu.md.
 
     Fewer warps take fewer instructions a pair. Before sm_80 tensor cores do not take float32, and a tile needs twice as many.
     """
-    most = 8 if is_tile else 16
-    if is_tile:
-        num_numbers, a_thread = tile_numbers(config), TILE_NUMBERS_PER_THREAD // (1 if capability >= 80 else 2)
-    else:
-        num_numbers = triton.next_power_of_2(config.negative) * triton.next_power_of_2(config.interest_size)
-        a_thread = NUMBERS_PER_THREAD
-    warps = num_numbers // (32 * a_thread)
-    return min(max(triton.next_power_of_2(warps + 1) // 2, 1), most)
+    warps = tile_numbers(config) // (32 * TILE_NUMBERS_PER_THREAD // (1 if capability >= 80 else 2))
+    return min(max(triton.next_power_of_2(warps + 1) // 2, 1), 8)
 
 
 def trail_warps(config: TrainConfig, capability: int) -> int:

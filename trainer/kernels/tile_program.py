@@ -38,7 +38,7 @@ def train_stream(
     streams, coming, num_coming, thresholds, aliases, corrections,
     num_items, recency_rate, l2, item_l2, handicap,
     D: tl.constexpr, K: tl.constexpr, M: tl.constexpr, NUM_FREE: tl.constexpr,
-    IS_ADAGRAD: tl.constexpr, HAS_WIDE_ATOMICS: tl.constexpr, PRECISION: tl.constexpr,
+    IS_ADAGRAD: tl.constexpr, IS_FROZEN: tl.constexpr, HAS_WIDE_ATOMICS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Train the users of one stream, a token of each lane at a step, against negatives that all lanes share."""
     first = tl.load(streams + tl.program_id(0))
@@ -66,7 +66,7 @@ def train_stream(
         weight_M = 1.0 / (1.0 + (newest_M - position_M).to(tl.float32) * recency_rate)
         gradient_MD = _learn(
             outputs, output_squares, corrections, u_MD, row_M.to(tl.int64), rows_K, turn_M, is_on_M, alpha_M, weight_M,
-            l2_M * weight_M, bias_M, num_items, item_l2, handicap, D, K, NUM_FREE, IS_ADAGRAD, HAS_WIDE_ATOMICS, PRECISION,
+            l2_M, bias_M, num_items, item_l2, handicap, D, K, NUM_FREE, IS_ADAGRAD, IS_FROZEN, HAS_WIDE_ATOMICS, PRECISION,
         )  # fmt: skip
         u_MD, square_M = _move(u_MD, square_M, gradient_MD, alpha_M, D, IS_ADAGRAD)
         position_M, row_M = next_position_M, next_row_M
@@ -155,7 +155,7 @@ def _learn(
     outputs, squares, corrections, u_MD, row_M, rows_K, turn_M, is_on_M, alpha_M, weight_M, l2_M, bias_M,
     num_items, item_l2, handicap,
     D: tl.constexpr, K: tl.constexpr, NUM_FREE: tl.constexpr,
-    IS_ADAGRAD: tl.constexpr, HAS_WIDE_ATOMICS: tl.constexpr, PRECISION: tl.constexpr,
+    IS_ADAGRAD: tl.constexpr, IS_FROZEN: tl.constexpr, HAS_WIDE_ATOMICS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A token of each lane against the negatives: moves the outputs, returns the gradients of the lanes' users."""
     d, k = _lanes(D), _lanes(K)
@@ -170,25 +170,29 @@ def _learn(
     scores_KM -= tl.load(corrections + rows_K, mask=has_K, other=0.0)[:, None]
     counts_KM = has_K[:, None] & (rows_K[:, None] != row_M[None, :])
     pull_M, pulls_KM = _pulls(score_M, tl.where(counts_KM, scores_KM, float("-inf")), is_on_M)
-    l2_D = tl.where(d < NUM_FREE, item_l2, 0.0)
-    own_gradient_MD = pull_M[:, None] * u_MD - l2_D[None, :] * own_MD
-    same_MM, before_MM = _same_rows(tl.where(is_on_M, row_M.to(tl.int32), -1), turn_M)
-    own_square_M = tl.sum(own_gradient_MD * own_gradient_MD, axis=1) / D
-    rate_M = _rates(squares, row_M, own_square_M, same_MM, before_MM, is_on_M, alpha_M, IS_ADAGRAD)
-    steps_KD = tl.dot(pulls_KM, u_MD, input_precision=PRECISION)
-    alpha_K = tl.sum(tl.where(turn_M == 0, alpha_M, 0.0), axis=0) + k * 0.0
-    same_KK, before_KK = _same_rows(tl.where(has_K, rows_K.to(tl.int32), -1), k)
-    square_K = tl.sum(steps_KD * steps_KD, axis=1) / D
-    rates_K = _rates(squares, rows_K, square_K, same_KK, before_KK, has_K, alpha_K, IS_ADAGRAD)
-    now_MD = _own_rows_in_turn(own_MD, u_MD, pull_M, rate_M, before_MM, bias_M, item_l2, D, NUM_FREE, PRECISION)
-    moved_MD = now_MD + rate_M[:, None] * (pull_M[:, None] * u_MD - l2_D[None, :] * now_MD)
-    is_last_M = is_on_M & (tl.sum(same_MM - before_MM, axis=0) == 1)
-    is_moved_MD = is_last_M[:, None] & (atomic_d < D)[None, :]
-    tl.atomic_add(starts_M[:, None] + atomic_d[None, :], moved_MD - own_MD, mask=is_moved_MD, sem="relaxed")
-    is_moved_KD = has_K[:, None] & (atomic_d < D)[None, :]
-    tl.atomic_add(starts_K[:, None] + atomic_d[None, :], rates_K[:, None] * steps_KD, mask=is_moved_KD, sem="relaxed")
+    now_MD = own_MD
+    if not IS_FROZEN:
+        l2_D = tl.where(d < NUM_FREE, item_l2, 0.0)
+        own_gradient_MD = pull_M[:, None] * u_MD - l2_D[None, :] * own_MD
+        same_MM, before_MM = _same_rows(tl.where(is_on_M, row_M.to(tl.int32), -1), turn_M)
+        own_square_M = tl.sum(own_gradient_MD * own_gradient_MD, axis=1) / D
+        rate_M = _rates(squares, row_M, own_square_M, same_MM, before_MM, is_on_M, alpha_M, IS_ADAGRAD)
+        steps_KD = tl.dot(pulls_KM, u_MD, input_precision=PRECISION)
+        alpha_K = tl.sum(tl.where(turn_M == 0, alpha_M, 0.0), axis=0) + k * 0.0
+        same_KK, before_KK = _same_rows(tl.where(has_K, rows_K.to(tl.int32), -1), k)
+        square_K = tl.sum(steps_KD * steps_KD, axis=1) / D
+        rates_K = _rates(squares, rows_K, square_K, same_KK, before_KK, has_K, alpha_K, IS_ADAGRAD)
+        now_MD = _own_rows_in_turn(own_MD, u_MD, pull_M, rate_M, before_MM, bias_M, item_l2, D, NUM_FREE, PRECISION)
+        moved_MD = now_MD + rate_M[:, None] * (pull_M[:, None] * u_MD - l2_D[None, :] * now_MD)
+        is_last_M = is_on_M & (tl.sum(same_MM - before_MM, axis=0) == 1)
+        is_moved_MD = is_last_M[:, None] & (atomic_d < D)[None, :]
+        tl.atomic_add(starts_M[:, None] + atomic_d[None, :], moved_MD - own_MD, mask=is_moved_MD, sem="relaxed")
+        is_moved_KD = has_K[:, None] & (atomic_d < D)[None, :]
+        tl.atomic_add(
+            starts_K[:, None] + atomic_d[None, :], rates_K[:, None] * steps_KD, mask=is_moved_KD, sem="relaxed"
+        )
     steps_MD = tl.dot(tl.trans(pulls_KM), v_KD, pull_M[:, None] * now_MD, input_precision=PRECISION)
-    gradient_MD = weight_M[:, None] * steps_MD - l2_M[:, None] * u_MD
+    gradient_MD = weight_M[:, None] * (steps_MD - l2_M[:, None] * u_MD)
     return tl.where((d < NUM_FREE)[None, :], gradient_MD, 0.0)
 
 

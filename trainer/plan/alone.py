@@ -12,7 +12,7 @@ from typing import Any
 
 from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.kernels.signature import fits_trail_program
-from surf2vec.trainer.plan.in_flight import explain_in_flight, launches_at_once
+from surf2vec.trainer.plan.in_flight import launches_at_once
 from surf2vec.trainer.plan.prediction import Rates, Traffic, predict
 from surf2vec.trainer.plan.sharing import ALONE, Sharing
 from surf2vec.trainer.plan.sizes import TOKEN_BYTES, Sizes, Work, device_bytes, kept_sample_bytes, tray_bytes
@@ -293,7 +293,6 @@ def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates 
         )
         if sizes.trail_bytes and sizes.config.interest_size:
             lines.append(_explain_trail(plan, work, sizes, budget))
-        lines.append(explain_in_flight(sizes.config, work.num_users))
         if plan.at_once > 1:
             lines.append(
                 f"{plan.at_once} micro-partitions are trained at once, so that the longest histories do not run alone"

@@ -106,7 +106,7 @@ class DeviceEngine(Engine):
         exchange: Exchange | None = None,
     ) -> None:  # fmt: skip
         self.trail, self.exchange = trail, exchange
-        self.launch, self.round_users, self.device = accelerator.launch, accelerator.round_users, accelerator.device
+        self.gpu, self.device = accelerator.gpu, accelerator.device
         self.config, self.record, self.largest = config, record, largest
         self.ahead, self.home, *self.compute = (Stream(self.device) for _ in range(2 + largest.at_once))
         self.pinned = PinnedPages(self.device)
@@ -275,14 +275,12 @@ class DeviceEngine(Engine):
     def _launch(self, flight: Flight, device_pass: DevicePass) -> None:
         """Train the users, gather what the curve measures before others change it, and round the users for storage."""
         rows, seat, place = flight.rows, flight.seat, flight.place
-        for part in device_pass.parts(self.largest.launch):
-            self.launch(rows, self.block, part, seat.scratch)
+        self.gpu.launch(rows, self.block, device_pass, seat.scratch)
         if self.device_trail:
             self.device_trail.train(flight.visit, device_pass, seat, flight.trail_sample)
         seat.gather(rows, self.block, *flight.sampled)
         if self.memory.has_halves:
-            assert self.round_users is not None
-            self.round_users(rows, place.halves, device_pass, seat.scratch)
+            self.gpu.round_users(rows, place.halves, device_pass, seat.scratch)
             place.widen(flight.visit.num_users)
 
     def _copy_out(self, flight: Flight) -> None:

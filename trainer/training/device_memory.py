@@ -11,6 +11,8 @@ from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.kernels.device import DeviceRows, PinnedPages, Scratch, TrailSample, as_tensor, make_scratch
 from surf2vec.trainer.kernels.signature import most_streams
 from surf2vec.trainer.model.rows import Rows
+from surf2vec.trainer.plan.alone import Plan
+from surf2vec.trainer.store.tokens import Corpus
 from surf2vec.trainer.training.course import Visit
 from surf2vec.trainer.training.curve import MAX_SAMPLES
 
@@ -19,17 +21,23 @@ from surf2vec.trainer.training.curve import MAX_SAMPLES
 class MaxSizes:
     """The most users and tokens of a micro-partition, and rows of an item block.
 
-    launch: users of a launch at most (None: no limit); at_once: micro-partitions trained at the same time; staying: where all
-    users stay on the device, users and tokens of each micro-partition; has_trail: whether the trail is trained on the device.
+    at_once: micro-partitions trained at the same time; staying: where all users stay on the device, users and tokens of each
+    micro-partition; has_trail: whether the trail is trained on the device.
     """
 
     users: int
     tokens: int
     items: int
-    launch: int | None = None
     at_once: int = 1
     staying: tuple[tuple[int, int], ...] = ()
     has_trail: bool = False
+
+
+def find_largest(corpus: Corpus, num_items: int, plan: Plan) -> MaxSizes:
+    """Return the sizes for the micro-partitions of a corpus and item blocks of at most so many rows, as planned."""
+    staying = tuple(zip(corpus.users.tolist(), corpus.tokens.tolist(), strict=True)) if plan.stays_on_device else ()
+    num_users, num_tokens = int(corpus.users.max()), int(corpus.tokens.max())
+    return MaxSizes(num_users, num_tokens, num_items, plan.at_once, staying, plan.trail_on_device)
 
 
 @dataclass
@@ -133,9 +141,8 @@ class DeviceMemory:
         """
         work = visit.work
         users, items = visit.sample.rows()
-        needs_streams = work.has_tiles or trail_sample is not None
         arrays: dict[str, NDArray[Any]] = {
-            "order": work.order, "alphas": work.alphas, "streams": work.streams if needs_streams else work.order[:1],
+            "order": work.order, "alphas": work.alphas, "streams": work.streams,
             "sampled_items": items, "sampled_users": users,
         }  # fmt: skip
         if trail_sample:

@@ -1,6 +1,5 @@
 """The trail where a device trains it, beside the interest: its item table stays there, and goes to the host before a commit."""
 
-from surf2vec.trainer.errors import TrainingError
 from surf2vec.trainer.kernels.device import Accelerator, DevicePass, TrailSample, copy_home, copy_trail
 from surf2vec.trainer.training.course import Visit
 from surf2vec.trainer.training.device_memory import Seat
@@ -11,9 +10,7 @@ class DeviceTrailSlot:
     """The trail of `slot`, copied to the device of the accelerator."""
 
     def __init__(self, slot: TrailSlot, accelerator: Accelerator) -> None:
-        if accelerator.launch_trail is None or accelerator.score_trail is None:
-            raise TrainingError("the kernel trains no trail on its device: train it on the host")
-        self.slot, self.launch, self.score = slot, accelerator.launch_trail, accelerator.score_trail
+        self.slot, self.gpu = slot, accelerator.gpu
         self.trail = copy_trail(slot.items, slot.tables, accelerator.device)
 
     def draw(self, visit: Visit) -> TrailSample:
@@ -22,9 +19,9 @@ class DeviceTrailSlot:
 
     def train(self, visit: Visit, work: DevicePass, seat: Seat, drawn: TrailSample | None) -> None:
         """Train the users of a visit, and score its sample before others change the rows, in the current stream."""
-        self.launch(self.trail, work, seat.scratch, visit.backward, visit.step.epoch)
+        self.gpu.launch_trail(self.trail, work, seat.scratch, visit.backward, visit.step.epoch)
         assert drawn is not None
-        self.score(self.trail, work, seat.trail_sample(len(drawn.rows)), seat.trail_scores)
+        self.gpu.score_trail(self.trail, work, seat.trail_sample(len(drawn.rows)), seat.trail_scores)
 
     def sum_losses(self, visit: Visit, drawn: TrailSample | None, seat: Seat) -> list[float]:
         """Return `TrailSlot.sum_losses` of a visit that has landed."""

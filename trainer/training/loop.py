@@ -17,7 +17,6 @@ from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
 from surf2vec.trainer.gensim.warm_start import apply_warm_start
 from surf2vec.trainer.kernels import Kernel, pick_kernel
 from surf2vec.trainer.model.rows import Items
-from surf2vec.trainer.plan.in_flight import users_per_launch
 from surf2vec.trainer.plan.schedule import ScheduleStep
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.images import Image
@@ -156,16 +155,13 @@ def make_engine(
     kernel: Kernel, course: Course, record: Record, parts: list[TrailSlot], exchange: "Exchange | None"
 ) -> Engine:
     """Return the engine of a kernel: in the host's memory, or on a GPU if users are trained."""
-    config, corpus, plan = course.config, course.corpus, course.plan
+    config = course.config
     if kernel.accelerator is None or not config.interest_size:
         return Engine(kernel, parts, exchange)
     from surf2vec.trainer.training.device_engine import DeviceEngine  # torch takes a second to import
-    from surf2vec.trainer.training.device_memory import MaxSizes
+    from surf2vec.trainer.training.device_memory import find_largest
 
-    most = users_per_launch(config, int(corpus.users[course.share.own].sum()))
-    staying = tuple(zip(corpus.users.tolist(), corpus.tokens.tolist(), strict=True)) if plan.stays_on_device else ()
-    most_users, most_tokens, num_rows = int(corpus.users.max()), int(corpus.tokens.max()), course.blocks.num_rows(0)
-    largest = MaxSizes(most_users, most_tokens, num_rows, most, plan.at_once, staying, plan.trail_on_device)
+    largest = find_largest(course.corpus, course.blocks.num_rows(0), course.plan)
     trail = parts[0] if parts else None
     return DeviceEngine(kernel.accelerator, config, largest, record, trail, exchange)
 

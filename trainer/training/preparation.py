@@ -126,7 +126,7 @@ def try_kernel(kernel: Kernel, config: TrainConfig) -> None:
     users, items, trail, work = _make_up_work(config, num_items=8, num_users=1, length=8)
     with explain_failures():
         kernel.train_users(users, items, work)
-        if config.trail_size and kernel.accelerator and kernel.accelerator.launch_trail and fits_trail_program(config):
+        if config.trail_size and kernel.accelerator and fits_trail_program(config):
             from surf2vec.trainer.kernels.gpu import time_launch  # triton
 
             time_launch(kernel.accelerator, users, items, work, (trail, _trail_tables(trail, work)))

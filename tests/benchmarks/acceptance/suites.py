@@ -14,7 +14,7 @@ FILES = (
     "tests/trainer/training/test_device_races.py", "tests/trainer/training/test_device_engine.py",
     "tests/trainer/kernels/test_failures.py", "tests/trainer/test_device_memory.py",
 )  # fmt: skip
-WITHOUT_CARD = "not spills and not 16_bytes_a_thread and not half_of_the_instructions and not tensor_cores"
+WITHOUT_CARD = "not spills and not 16_bytes_a_thread and not tensor_cores"
 """Tests of what the compiler makes."""
 REHEARSED = "nobody or no_users"
 OUTCOME = re.compile(r"^(?:FAILED|ERROR) (\S+)(.*)$", re.MULTILINE)

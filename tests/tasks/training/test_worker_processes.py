@@ -107,7 +107,9 @@ def test_stopped_workers_commit_and_go_on(tmp_path: Path) -> None:
         if name == "progress":
             stop.set()
 
-    with pytest.raises(StoppedError, match=r"stopped at \d+% after committing generation 1: run the same command to resume"):
+    with pytest.raises(
+        StoppedError, match=r"stopped at \d+% after committing generation 1: run the same command to resume"
+    ):
         train_together(job, crew, on_event, stop)
     assert descendants() <= before
     assert has_generation(job.store_dir)

@@ -3,8 +3,19 @@
 import random
 from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import torch
+
+from surf2vec.trainer.kernels.device import Accelerator
+
+
+def accelerator_of(launch: Callable[..., Any], device: str = "cpu", gpu: Any = None, **others: Any) -> Accelerator:
+    """A device on which this trains the interest; the rest is of `gpu`, if given, or of `others`."""
+    return Accelerator(
+        torch.device(device), SimpleNamespace(**(vars(gpu) if gpu else {}) | {"launch": launch} | others)
+    )
 
 
 class LateDevice:

@@ -16,7 +16,6 @@ import pytest
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import TrainingError
 from surf2vec.trainer.kernels import Kernel, signature
-from surf2vec.trainer.kernels.device import Accelerator, Launch
 from surf2vec.trainer.plan.alone import plan_training
 from surf2vec.trainer.plan.schedule import partition_order
 from surf2vec.trainer.store.tokens import open_corpus
@@ -29,7 +28,7 @@ from surf2vec.trainer.training.slots import Slots
 from tests.data.corpora import planted_histories, write_corpus
 from tests.roots.store_contents import assert_same_bits
 from tests.trainer.kernels.test_gpu import HAS_GPU, gpu, is_interpreted
-from tests.trainer.training.late_device import LateDevice
+from tests.trainer.training.late_device import LateDevice, accelerator_of
 from tests.trainer.training.test_loop import divided
 
 CONFIG = TrainConfig(parts="interest", vector_size=3, epochs=2, threads=1, alpha=0.1, negative=2, sample=0)
@@ -62,9 +61,8 @@ def corpus_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def use_device(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Trains by the engine from now on."""
 
-    def use(launch: Launch = gpu.launch) -> None:
-        on_trail = {"launch_trail": gpu.launch_trail, "score_trail": gpu.score_trail}
-        accelerator = Accelerator(gpu.find_device(), launch, round_users=gpu.round_users, **on_trail)
+    def use(launch: Callable[..., Any] = gpu.launch) -> None:
+        accelerator = accelerator_of(launch, gpu.find_device().type, gpu)
         kernel = Kernel("gpu", "a test's", gpu.train_users, accelerator)
         monkeypatch.setattr("surf2vec.trainer.training.loop.pick_kernel", lambda *_: kernel)
 
@@ -117,8 +115,8 @@ def losses_of(told: dict[str, Any]) -> list[Any]:
     ("chunk_partitions", "num_blocks", "settings"),
     [
         *((chunk_partitions, 1, {"dtype": "float32"}) for chunk_partitions in (8, 3, 1)),
-        (3, 1, {"dtype": "bfloat16"}), (8, 3, {"negative": 2}), (1, 2, {}), (3, 1, {"tile_users": 1}),
-        (8, 1, {"dtype": "bfloat16", "objective": "negative_sampling", "optimizer": "sgd", "l2": 0.0}),
+        (3, 1, {"dtype": "bfloat16"}), (8, 3, {"negative": 2}), (1, 2, {}),
+        (8, 1, {"dtype": "bfloat16", "optimizer": "sgd", "l2": 0.0}),
     ],
 )  # fmt: skip
 def test_it_ends_as_copying_everything_each_time_does(
@@ -137,7 +135,7 @@ def test_it_ends_as_copying_everything_each_time_does(
 @pytest.mark.parametrize(
     ("num_blocks", "settings"),
     [
-        (1, {"dtype": "float32"}), (1, {"tile_users": 1}), (2, {}),
+        (1, {"dtype": "float32"}), (2, {}),
         (1, {"patience": 1, "alpha": 5.0, "min_alpha": 5.0, "l2": 0.0, "epochs": 4}),
     ],
 )  # fmt: skip

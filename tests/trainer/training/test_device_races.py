@@ -1,4 +1,4 @@
-"""What holds on a card, too: the same bits where items are frozen, and otherwise the quality that users in flight leave.
+"""What holds on a card, too: the same bits where items are frozen, and the budget.
 
 With frozen items users are independent. So the engine that copies users ahead and home ends with the same bits as the kernel that
 copies everything each time, whatever the order of programs. Another bit is a race of copies with training, or a wrong place.
@@ -6,40 +6,25 @@ copies everything each time, whatever the order of programs. Another bit is a ra
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.kernels import Kernel
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.training import device_engine, loop
-from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import StoppedError, train
 from tests.data.corpora import planted_histories, write_corpus
 from tests.roots.store_contents import assert_same_bits
-from tests.trainer.kernels.lockstep import held_out_hits, kernel_in_flight, make_launch
 from tests.trainer.kernels.test_gpu import HAS_GPU, gpu
 from tests.trainer.training.late_device import LateDevice
 from tests.trainer.training.test_device_engine import corpus_dir, interpret, make_job, staying, use_device
 from tests.trainer.training.test_loop import divided
 
 __all__ = ["corpus_dir", "interpret", "use_device"]  # fixtures
-LEEWAY = 0.02
-"""How much further than the simulation a card's held-out loss may be, as a share: it runs users in an order of its own."""
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The simulation's many small calls are slower on several threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def launch_frozen(users: Any, outputs: Any, work: Any, scratch: Any) -> None:
@@ -130,28 +115,6 @@ def test_stopped_again_and_again_it_ends_with_the_same_bits(
     assert_same_bits(tmp_path, expected)
 
 
-def test_users_in_flight_are_as_good_as_the_simulation_says(tmp_path: Path) -> None:
-    """On a card by its own launch, elsewhere by a simulation with half of the users in flight: between CPU and all in flight."""
-    corpus = write_corpus(tmp_path / "corpus", planted_histories(num_users=600), partitions=4)
-    config = TrainConfig(parts="interest", vector_size=32, epochs=4, negative=5, threads=1, tile_users=1)
-    judged = loop.pick_kernel("gpu", config) if HAS_GPU else kernel_in_flight(make_launch(75, seed=1))
-    sides = {
-        "cpu": loop.pick_kernel("cpu", config),
-        "all in flight": kernel_in_flight(make_launch(600)),
-        "judged": judged,
-    }
-    losses, hits = {}, {}
-    for side, kernel in sides.items():
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(loop, "pick_kernel", lambda *_, kernel=kernel: kernel)
-            told = train(Job(corpus.folder, tmp_path / side, config, host_memory_bytes=4 * 10**9))
-        losses[side], hits[side] = told["heldout_loss"], held_out_hits(corpus, open_generation(tmp_path / side)).mean()
-    bounds = sorted((losses["cpu"], losses["all in flight"]))
-    assert bounds[0] * (1 - LEEWAY) <= losses["judged"] <= bounds[1] * (1 + LEEWAY), losses
-    error = (hits["cpu"] * (1 - hits["cpu"]) / corpus.manifest["num_held_out"]) ** 0.5
-    assert hits["judged"] >= min(hits["cpu"], hits["all in flight"]) - 2 * error, hits
-
-
 @pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_on_a_card_the_budget_holds(tmp_path: Path, dtype: str) -> None:
@@ -165,24 +128,3 @@ def test_on_a_card_the_budget_holds(tmp_path: Path, dtype: str) -> None:
         done = run_trainer(tmp_path / "corpus", tmp_path / "store", settings, device_bytes=10**9)
     assert done.returncode == 0, done.stderr
     assert 0 < max(taken) - taken[0] <= 10**9
-
-
-def test_a_launch_has_as_many_users_as_the_planner_permits(
-    corpus_dir: Path, tmp_path: Path, frozen: Callable[..., Path], use_device: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """And each user has its turn once an epoch, in order."""
-    expected, launched = frozen("float32", 1), []
-
-    def launch(users: Any, outputs: Any, work: Any, scratch: Any) -> None:
-        launched.append(len(work.order))
-        launch_frozen(users, outputs, work, scratch)
-
-    asked = []
-    monkeypatch.setattr(loop, "users_per_launch", lambda config, num_users: asked.append(num_users) or 2)
-    use_device(launch)
-    train(make_job(corpus_dir, tmp_path))
-    assert asked == [10]
-    assert max(launched) == 2
-    assert sum(launched) == 2 * 10
-    assert_same_bits(tmp_path, expected)

@@ -68,7 +68,7 @@ def test_a_trail_is_trained_on_the_host_meanwhile(
     assert result["trail_loss"] is not None
 
 
-@pytest.mark.parametrize("settings", [{}, pytest.param({"tile_users": 1, "dtype": "bfloat16"}, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("settings", [{}, pytest.param({"dtype": "bfloat16"}, marks=pytest.mark.slow)])
 def test_a_trail_on_the_device_ends_as_on_the_cpu(
     ordered_dir: Path, tmp_path: Path, use_device: Callable[..., None], monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, Any],

@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from surf2vec.trainer.training.preparation import connect_devices, find_budget
 from surf2vec.trainer.workers import group
 from surf2vec.trainer.workers.group import WorkerLostError, Workers, join_workers
 from tests.trainer.kernels.test_gpu import gpu, interpret
+from tests.trainer.training.late_device import accelerator_of
 
 __all__ = ["interpret"]  # a fixture
 CONFIG = TrainConfig(parts="interest", vector_size=8, negative=2)
@@ -31,7 +33,7 @@ def test_time_of_a_launch_is_that_of_the_kernel() -> None:
 
     users, items, _, work = _make_up_work(CONFIG, num_items=8, num_users=2, length=3)
     before = users.vectors.copy()
-    seconds = time_launch(Accelerator(gpu.find_device(), gpu.launch), users, items, work)
+    seconds = time_launch(Accelerator(gpu.find_device(), gpu), users, items, work)
     assert 0 < seconds < 60
     assert (users.vectors == before).all(), "the rows on the host stay"
 
@@ -54,7 +56,7 @@ class Summing:
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_workers_connect_on_the_device_of_the_rows(device: str) -> None:
     """`meta` stands for a card: a tensor on it has the kind of device that chooses NCCL."""
-    accelerator = None if device == "cpu" else Accelerator(torch.device(device), lambda *_: None)
+    accelerator = None if device == "cpu" else accelerator_of(lambda *_: None, device)
     workers: Any = Summing()
     connect_devices(workers, Kernel("gpu", "a test's", lambda *_: 0, accelerator))
     assert [numbers.device.type for numbers in workers.summed] == [device]
@@ -124,7 +126,7 @@ def test_torch_gets_what_the_measured_context_leaves(
 ) -> None:
     shares: list[float] = []
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", shares.append)
-    accelerator = Accelerator(torch.device("cpu"), lambda *_: None, 10_000 * 2**20)
+    accelerator = replace(accelerator_of(lambda *_: None), free_bytes=10_000 * 2**20)
     work, sizes = Work([100] * 4, [500] * 4, 20, 60.0), training_sizes(CONFIG, 100, None)
     kernel = Kernel("gpu", "a test's", lambda *_: 0, accelerator)
     budget = find_budget(kernel, (10**12, 10**9), tmp_path)
