@@ -154,7 +154,7 @@ def test_stopped_and_resumed_ends_as_undisturbed(corpus_dir: Path, tmp_path: Pat
             if name == "progress" and values["done"] % 9 == 0:
                 stop.set()
 
-        with pytest.raises(StoppedError, match="goes on from there"):
+        with pytest.raises(StoppedError, match="run the same command to resume"):
             train(job, stop_later, stop=stop)
     result = train(job)
     assert (len(result["curve"]), result["num_processes"]) == (4 * 8, 4)
