@@ -171,7 +171,7 @@ def _predict(
         estimate_bytes(num_users, num_items, size, dtype, 1 + bool(job.config.trail_size)) + index.index_bytes
     )
     return {
-        "seconds": {name: None if value is None else round(value, 3) for name, value in all_seconds.items()},
+        "seconds": {name: None if value is None else round(value, 6) for name, value in all_seconds.items()},
         "peak_bytes": plan.peak_bytes,
         "budget_bytes": plan.budget_bytes,
         "disk_bytes": {

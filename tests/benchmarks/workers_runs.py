@@ -78,7 +78,7 @@ def find_workers(pid: int) -> list[psutil.Process]:
     for child in psutil.Process(pid).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
             parts = child.cmdline()
-            if "trainer" in parts and "torch.distributed.run" not in parts:
+            if "surf2vec.trainer" in parts and "torch.distributed.run" not in parts:
                 found.append((int(child.environ()["RANK"]), child))
     return [child for _, child in sorted(found, key=lambda one: one[0])]
 

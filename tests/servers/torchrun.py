@@ -70,7 +70,9 @@ def run_and_kill(job: Job, num_workers: int, num_kills: int) -> dict[str, Any]:
                 assert process.poll() is None, "the training ended before it could be killed"
                 time.sleep(0.01)
             position = read_position(job.store_dir)
-            workers = [child for child in psutil.Process(process.pid).children() if "trainer" in child.cmdline()]
+            workers = [
+                child for child in psutil.Process(process.pid).children() if "surf2vec.trainer" in child.cmdline()
+            ]
             workers[kill % len(workers)].send_signal(signal.SIGKILL)
         told, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, errors

@@ -117,7 +117,10 @@ def test_a_store_that_becomes_read_only(undisturbed: Job, tmp_path: Path) -> Non
     started = time.monotonic()
     code, errors = run(job, "unprivileged")
     assert code == 1
-    assert errors == f"error: cannot write to the store {job.store_dir}: give another folder or permit writing\n"
+    assert (
+        errors
+        == f"error: cannot write to the store {job.store_dir}: no write permission; use another folder or permit writing\n"
+    )
     assert time.monotonic() - started < 20
     job.store_dir.chmod(0o755)
     train(job)
