@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from surf2vec.tasks.report.measured import spent_seconds
+from surf2vec.tasks.root.records import CorpusStep, RunRecord, TrainStep, read_run_record
 from surf2vec.trainer.system.files import read_json
 from surf2vec.trainer.system.memory import private_bytes
 from tests.benchmarks.cgroups import memory_group
@@ -71,7 +72,7 @@ def measure_headline(_: Path, users: int, items: int, budget_mb: int) -> list[di
         run += ["--set", f"train.vector_size={DIM}", "--set", "train.epochs=1", "--set", f"train.alpha={ALPHA}"]
         for step in ("train", "export", ""):
             told = live([*command, *run], root, watch, budget_mb, until=step)
-        record = read_json(root / "runs" / told["run_id"] / "run.json")["steps"]
+        record = read_run_record(root / "runs" / told["run_id"] / "run.json")
         size_bytes = size_of(root)
     case = tell_case(watch, record, told, sampled, budget_mb) | {"root_bytes": size_bytes}
     if "--record" in sys.argv:
@@ -161,21 +162,23 @@ def end_group(group: Path | None) -> None:
 
 
 def tell_case(
-    watch: Watch, record: dict[str, Any], told: dict[str, Any], sampled: dict[str, Any], budget_mb: int
+    watch: Watch, record: RunRecord, told: dict[str, Any], sampled: dict[str, Any], budget_mb: int
 ) -> dict[str, Any]:
     """The one case."""
-    train, steps, budget_bytes = record["train"], watch.steps, budget_mb * 10**6
+    train, steps, budget_bytes = record.require(TrainStep), watch.steps, budget_mb * 10**6
     peak_bytes = max(step.peak_bytes for step in steps.values())
-    is_whole = told["users"] == record["corpus"]["num_users"] and len(watch.kills) == 2 and told["alias"] == "champion"
+    is_whole = (
+        told["users"] == record.require(CorpusStep).num_users and len(watch.kills) == 2 and told["alias"] == "champion"
+    )
     return {
         "case": f"{sampled['users']:,} users", "ratio": peak_bytes / budget_bytes,
         "mark": "peak <= budget, killed twice, registered", "passed": peak_bytes <= budget_bytes and is_whole,
         "budget_bytes": budget_bytes, "peak_bytes": peak_bytes,
         **{name: told[name] for name in ("users", "items", "events", "tokens")},
         "all_seconds": sum(step.seconds for step in steps.values()),
-        "predicted_train_seconds": train["plan"]["seconds"],
+        "predicted_train_seconds": train.plan["seconds"],
         "train_seconds": spent_seconds(train),
-        **{name: train[name] for name in ("stall", "commit_stall", "bytes_read", "bytes_written")},
+        **{name: getattr(train, name) for name in ("stall", "commit_stall", "bytes_read", "bytes_written")},
         "log_bytes": sampled["bytes"], "disk_bytes": max(step.disk_bytes for step in steps.values()),
         "seconds": {name: step.seconds for name, step in steps.items()},
         "peaks": {name: step.peak_bytes for name, step in steps.items()},
@@ -183,7 +186,7 @@ def tell_case(
     }  # fmt: skip
 
 
-def write_notes(case: dict[str, Any], watch: Watch, record: dict[str, Any], command: str) -> str:
+def write_notes(case: dict[str, Any], watch: Watch, record: RunRecord, command: str) -> str:
     """The record in Markdown."""
     newline = "\n"
     rows = [
@@ -207,7 +210,7 @@ lives, with what was done again.
 
 ## The plan of the training
 
-{newline.join(f"* {reason}" for reason in record["train"]["plan"]["reasons"])}
+{newline.join(f"* {reason}" for reason in record.require(TrainStep).plan["reasons"])}
 
 ## Figures
 
@@ -219,4 +222,4 @@ Metrics: {show_figure(case["metrics"])}.
 
 if __name__ == "__main__":
     options = {"users": 20_000_000, "items": 1_000_000, "budget_mb": 4_000}
-    sys.exit(run_benchmark("headline", __doc__ or "", measure_headline, options))
+    sys.exit(run_benchmark("headline", __doc__ or "", measure_headline, options, {"users": 2_000, "items": 300}))
