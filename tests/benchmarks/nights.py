@@ -94,7 +94,7 @@ def run_night(root: Root, logs: Path, days: int) -> dict[str, Any]:
     return run_surf2vec(
         "run",
         "--root",
-        str(root.trail),
+        str(root.path),
         "--logs",
         str(logs / "*.parquet"),
         "--until",
@@ -224,4 +224,8 @@ def auc(scores: NDArray[np.float64], labels: NDArray[np.float64]) -> float:
 
 if __name__ == "__main__":
     description = (__doc__ or "").splitlines()[0]
-    sys.exit(run_benchmark("nights", description, measure_nights, {"users": 20_000, "nights": 30}))
+    sys.exit(
+        run_benchmark(
+            "nights", description, measure_nights, {"users": 20_000, "nights": 30}, {"users": 500, "nights": 2}
+        )
+    )

@@ -96,7 +96,7 @@ class RandomVectors:
     vector_size: int = VECTOR_SIZE
     has_item_vectors: bool = True
     bias: float = 0.0
-    path: None = None
+    trail: None = None
 
     @property
     def config(self) -> TrainConfig:
@@ -206,4 +206,4 @@ def show_case(num_users: int, what: str, measured: float, limit: float) -> dict[
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("serving", __doc__ or "", measure_serving, {"users": DEFAULT_USERS}))
+    sys.exit(run_benchmark("serving", __doc__ or "", measure_serving, {"users": DEFAULT_USERS}, {"users": 20_000}))
