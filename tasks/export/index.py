@@ -49,7 +49,7 @@ class IndexPlan:
 
 
 def plan_index(num_rows: int, dim: int, room_bytes: int, quantise_above: int) -> IndexPlan:
-    """Return the most exact index of `num_rows` rows of `dim` numbers that fits `room_bytes`, with the reason.
+    """Return the most exact index of `num_rows` rows of `dim` dimensions that fits `room_bytes`, with the reason.
 
     Raises ResourceError, with the numbers and the way out, if the smallest does not fit.
     """
@@ -58,7 +58,7 @@ def plan_index(num_rows: int, dim: int, room_bytes: int, quantise_above: int) ->
         # Every row is compared, in 16-bit floats: half the bytes of float32, cosines are off by about 1e-4.
         index_bytes = num_rows * 2 * dim
         plans.insert(0, IndexPlan(FLAT, "SQfp16", 0, 0, index_bytes + _batch_bytes(num_rows, dim), index_bytes))
-    rows = f"{num_rows:,} users x {dim} numbers"
+    rows = f"{num_rows:,} users x {dim} dimensions"
     for ix, plan in enumerate(plans):
         if plan.peak_bytes <= room_bytes:
             too_large = "".join(f"; {other.kind} would take {size(other.peak_bytes)}" for other in plans[:ix])

@@ -5,7 +5,7 @@ and the cosines of users hardly change. A score then has the error u'(I - PP')v.
 square is least when the columns of P are the first k eigenvectors of the sum of uu'. The mean is not subtracted first: a mean
 m would subtract m'v from each item's score, a different amount for each item, and so change their order.
 
-Measured on wikispeedia, 128 numbers to 64: hit@10 is .254, with full vectors .265. The best approximation of all scores, which
+Measured on wikispeedia, 128 dimensions to 64: hit@10 is .254, with full vectors .265. The best approximation of all scores, which
 uses the items' directions too, has .250.
 """
 
@@ -22,7 +22,7 @@ _BLOCK_ROWS = 8192
 
 
 class SecondMoment:
-    """The sum of uu' over users' vectors of D numbers, in float64."""
+    """The sum of uu' over users' vectors of D dimensions, in float64."""
 
     def __init__(self, vector_size: int) -> None:
         self.total = np.zeros((vector_size, vector_size))

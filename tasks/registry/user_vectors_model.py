@@ -11,8 +11,8 @@ runs it at load time. So they import nothing else of surf2vec, and surf2vec does
     items, item_scores              with params {"items": 10}: items by dot product, highest first
 
 With a column `pages`, a list of canonical URLs a row, oldest first, a vector's trail is summed up anew from the last of them. A
-user who is unknown, or has no id, then has no interest: zeros. So has everybody if the release was reduced: its numbers mix both
-parts. Pages that the release does not know are left out. A user without any other keeps last night's vector, or None.
+user who is unknown, or has no id, then has no interest: zeros. So has everybody if the release was reduced: its dimensions mix
+both parts. Pages that the release does not know are left out. A user without any other keeps last night's vector, or None.
 
 With params {"items": 10, "seen": "leave out"} `items` leaves out those in a column `seen`, a list of canonical URLs a row.
 Without it `items` may have pages that the user has seen.

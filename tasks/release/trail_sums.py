@@ -28,7 +28,7 @@ class TrailSums:
 
     numbers: row of each page in inputs, by its canonical URL; inputs float32[V+1, D2], the last row is zeros;
     lags float32[W]: a_k, nearest first; bias float32[D2]; weight: w; columns: those of a vector that a trail replaces, all of
-    them if the release was reduced, as its numbers mix both parts.
+    them if the release was reduced, as its dimensions mix both parts.
     """
 
     numbers: dict[str, int]

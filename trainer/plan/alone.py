@@ -314,7 +314,7 @@ def _explain_trail(plan: Plan, work: Work, sizes: Sizes, budget: Budget) -> str:
     if plan.num_blocks > 1:
         why = "the items are divided"
     elif not fits_trail_program(sizes.config):
-        why = "a program on the GPU does not hold so many negatives of so many numbers"
+        why = "a program on the GPU does not hold so many negatives of so many dimensions"
     else:
         why = f"both would need {size(_device_bytes(work, sizes, budget, 1, has_trail=True))} there"
     return f"the CPU trains the trail beside the GPU, as {why}"

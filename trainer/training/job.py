@@ -75,14 +75,14 @@ def choose_parts(config: TrainConfig, corpus: Corpus, on_event: OnEvent = ignore
         "the order of a user's events says nothing of what comes next": not corpus.has_order,
         "a tree of items (train.hs) ranks by the interest alone": bool(config.hs),
         "train.items_from has vectors of one part": bool(config.items_from),
-        "they have too few numbers for two parts": config.parts == "both" and not config.trail_size,
+        "they have too few dimensions for two parts": config.parts == "both" and not config.trail_size,
     }
     reason = next((reason for reason, holds in reasons.items() if holds), None)
     if reason is None or config.parts == "interest":
         return config
     if config.parts == "trail":
         raise ConfigError(f"train.trail_weight is 1, but {reason}: set it to 0")
-    log(on_event, f"vectors have no trail, as {reason}: all {config.vector_size} numbers are the interest")
+    log(on_event, f"vectors have no trail, as {reason}: all {config.vector_size} dimensions are the interest")
     return dataclasses.replace(config, parts="interest")
 
 

@@ -53,13 +53,13 @@ def exact_neighbours(units: np.ndarray, rows: np.ndarray) -> np.ndarray:
 def test_the_most_exact_kind_that_fits_twenty_million_users(room_bytes: int, kind: str) -> None:
     plan = plan_index(20_000_000, 128, room_bytes, 1_000_000)
     assert (plan.kind, plan.num_lists) == (kind, 4096)
-    assert plan.reason.startswith(f"{kind}, as 20,000,000 users x 128 numbers take ")
+    assert plan.reason.startswith(f"{kind}, as 20,000,000 users x 128 dimensions take ")
     assert ("ivf4096-sq8 would take 3." in plan.reason) == (kind != "ivf4096-sq8")
 
 
 def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
     with pytest.raises(
-        ResourceError, match=r"20,000,000 users x 128 numbers, ivf4096-pq32, needs 1\.1 GB .* 500\.0 MB of the"
+        ResourceError, match=r"20,000,000 users x 128 dimensions, ivf4096-pq32, needs 1\.1 GB .* 500\.0 MB of the"
     ):
         plan_index(20_000_000, 128, GB // 2, 1_000_000)
     with pytest.raises(ResourceError, match=r"needs .* and 0 B of the budget are free: raise --host-memory"):
