@@ -4,12 +4,12 @@ The page is one self-contained HTML file that loads nothing and runs no script. 
 that a night lacks leaves a gap.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
-from surf2vec.tasks.report import plots
+from surf2vec.tasks.report.plots import Chart, draw_lines
 from surf2vec.tasks.report.report import PAGES
 from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.run import Root, read_run_records
@@ -66,47 +66,35 @@ def write_nights_report(nights: list[Night], path: Path) -> None:
         nights=nights,
         drift={name: format_key(name.removeprefix("gate_")) for name in drift},
         sum_seconds=sum_seconds,
-        chart=plots,
     )
     with replace_file(path) as temporary:
         temporary.write_text(html, encoding="utf-8")
 
 
-def draw_nights(nights: list[Night], drift: list[str]) -> dict[str, plots.LineChart | None]:
+def draw_nights(nights: list[Night], drift: list[str]) -> dict[str, Chart | None]:
     """Returns the charts by title; None for a chart without values."""
     days = [date.fromisoformat(night["day"]) for night in nights]
-    metrics, seconds = [night["metrics"] for night in nights], [night["seconds"] for night in nights]
-    quality = {"vectors": "hit_at_10", "popularity": "popularity_hit_at_10"}
-    cosines = {format_key(name.removeprefix("gate_cosine_")): name for name in drift}
+    xs = [float((day - days[0]).days) for day in days]
+    form = "%b %Y" if xs[-1] > 366 else "%d %b"
 
-    def draw(curves: dict[str, list[float | None]], show: Any, from_zero: bool = True) -> plots.LineChart | None:
-        dots = {
-            name: [
-                (value, "" if value is None else f"{day}: {name} {show(value)}")
-                for day, value in zip(days, values, strict=True)
-            ]
-            for name, values in curves.items()
-        }
-        return plots.draw_lines([float((day - days[0]).days) for day in days], dots, "day", label, show, from_zero)
+    def draw(
+        curves: dict[str, list[float | None]], show: Callable[[float], str], from_zero: bool = True
+    ) -> Chart | None:
+        return draw_lines(xs, curves, "day", show_day, show, from_zero)
 
-    def label(x: float) -> str:
-        """Returns the label of an axis position: the day, or the month if the axis spans over a year; empty between days."""
-        form = "%b %Y" if (days[-1] - days[0]).days > 366 else "%d %b"
+    def show_day(x: float) -> str:
         return f"{days[0] + timedelta(days=round(x)):{form}}" if float(x).is_integer() else ""
 
+    def metrics(names: dict[str, str]) -> dict[str, list[float | None]]:
+        return {name: [night["metrics"].get(metric) for night in nights] for name, metric in names.items()}
+
+    seconds = {"night": [*map(sum_seconds, nights)], "training": [night["seconds"].get("train") for night in nights]}
+    quality = {"vectors": "hit_at_10", "popularity": "popularity_hit_at_10"}
+    cosines = {format_key(name.removeprefix("gate_cosine_")): name for name in drift}
     return {
-        "hit@10 of the held-out next page": draw(
-            {name: [one.get(metric) for one in metrics] for name, metric in quality.items()}, format_score
-        ),
-        "Drift: cosine of a user's vector to the one before": draw(
-            {name: [one.get(metric) for one in metrics] for name, metric in cosines.items()},
-            format_score,
-            from_zero=False,
-        ),
-        "Seconds": draw(
-            {"night": [sum_seconds(night) for night in nights], "training": [one.get("train") for one in seconds]},
-            lambda value: f"{format_short(value)} s",
-        ),
+        "hit@10 of the held-out next page": draw(metrics(quality), format_score),
+        "Drift: cosine of a user's vector to the one before": draw(metrics(cosines), format_score, from_zero=False),
+        "Seconds": draw(seconds, lambda value: f"{format_short(value)} s"),
         "Users and items with a vector": draw(
             {name: [night[name] for night in nights] for name in ("users", "items")}, format_short
         ),

@@ -1,7 +1,4 @@
-"""Short names of pages for maps and lists: the shortest ending of the URL that a person recognises.
-
-For display only. Everywhere else an item is its canonical URL.
-"""
+"""Short names of pages for maps and lists. Everywhere else an item is its canonical URL."""
 
 import re
 from collections import Counter
@@ -10,47 +7,29 @@ from urllib.parse import unquote
 
 from surf2vec.tasks.root.wording import shown
 
-MAX_URL_CHARS = 300
 MAX_PARTS = 6
-_SCHEME = re.compile(r"^[a-z][a-z0-9+.\-]*://", re.IGNORECASE)
+OTHER = "elsewhere"
+_SCHEME = re.compile(r"^[a-z][a-z0-9+.\-]*://(?:www\.)?", re.IGNORECASE)
 _EXTENSION = re.compile(r"(?<=[^./])\.(?:s?html?|php\d?|aspx?|jsp|cgi|txt)$", re.IGNORECASE)
 _LETTER = re.compile(r"[^\W\d_]")
-OTHER = "elsewhere"
 
 
 def page_parts(url: str) -> list[str]:
     """Returns the host, if any, and the parts of the path, percent-decoded and printable; at least one part."""
-    bare = _SCHEME.sub("", url[:4096])
-    parts = [shown(unquote(part)).strip() for part in bare.split("/")]
+    parts = [shown(unquote(part)).strip() for part in _SCHEME.sub("", url[:4096]).split("/")]
     return [part for part in parts if part] or ["/"]
 
 
 def short_names(urls: Sequence[str], max_chars: int) -> list[str]:
-    """Returns a name for each URL: the shortest of its names that is meaningful and unique among `urls`."""
-    choices = [names_of(url) for url in urls]
-    for _ in range(MAX_PARTS):
-        times = Counter(names[0] for names in choices)
-        choices = [
-            names[1:] if len(names) > 1 and (times[names[0]] > 1 or not _LETTER.search(names[0])) else names
-            for names in choices
+    """Returns a name for each URL: the last part of its path, or the last few if fewer have no letter or are not unique."""
+    parts, names = [page_parts(url) for url in urls], [""] * len(urls)
+    for depth in range(1, MAX_PARTS + 1):
+        times = Counter(names)
+        names = [
+            "/".join(of_page[-depth:]) if times[name] > 1 or not _LETTER.search(name) else name
+            for name, of_page in zip(names, parts, strict=True)
         ]
-    return [shorten(names[0], max_chars) for names in choices]
-
-
-def names_of(url: str) -> list[str]:
-    """Returns names for a page, the shortest first: `lemon-tart`, `recipes/lemon-tart`, `kitchen/…/lemon-tart`, and so on.
-
-    A URL that is only a host keeps it in full. Otherwise the host is shortened: `www.kitchen.example` becomes `kitchen`.
-    """
-    parts = page_parts(url)
-    has_host = bool(_SCHEME.match(url)) or ("." in parts[0] and not url.startswith("/"))
-    if has_host and len(parts) > 1:
-        host = parts[0].removeprefix("www.")
-        parts[0] = host.rsplit(".", 1)[0]
-    names = ["/".join(parts[-depth:]) for depth in range(1, min(len(parts), MAX_PARTS) + 1)]
-    if has_host and len(parts) >= 3:
-        names[2 : 2 + (len(parts) == 3)] = [f"{parts[0]}/…/{parts[-1]}"]  # of three parts in place of all
-    return [_EXTENSION.sub("", name).replace("_", " ").strip() or name for name in names]
+    return [shorten(_EXTENSION.sub("", name).replace("_", " ").strip() or name, max_chars) for name in names]
 
 
 def shorten(name: str, max_chars: int) -> str:
@@ -59,11 +38,6 @@ def shorten(name: str, max_chars: int) -> str:
         return name
     tail = max_chars // 3
     return f"{name[: max_chars - tail - 1].rstrip()}…{name[-tail:].lstrip()}"
-
-
-def shown_url(url: str) -> str:
-    """Returns the URL, made printable and cut to the length of a tooltip."""
-    return shorten(shown(url[: MAX_URL_CHARS * 4]), MAX_URL_CHARS)
 
 
 def sections(urls: Sequence[str], max_sections: int) -> list[str] | None:

@@ -8,9 +8,8 @@ fixed seed and one thread, so the same vectors give the same map.
 
 from collections import Counter
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,18 +20,17 @@ from threadpoolctl import threadpool_limits
 from surf2vec.tasks.export.vector_files import directions_of
 from surf2vec.tasks.release.folder import open_folder
 from surf2vec.tasks.release.release_reader import VECTOR_COLUMNS, decode_vectors, unit_rows
-from surf2vec.tasks.report.page_names import OTHER, sections, short_names, shorten, shown_url
-from surf2vec.tasks.report.plots import Label, LineChart, draw_lines, place_labels
-from surf2vec.tasks.root.records import RunRecord
-from surf2vec.tasks.root.wording import format_count, format_duration, format_short
+from surf2vec.tasks.report.page_names import OTHER, sections, short_names, shorten
+from surf2vec.tasks.report.plots import Chart, draw_lines
+from surf2vec.tasks.root.records import TrainStep
+from surf2vec.tasks.root.wording import format_short, shown
 
-MAP_WIDTH, MAP_HEIGHT, MAP_MARGIN = 820, 640, 22
 NUM_REGIONS = 8
 NUM_NEIGHBOURS = 6
 NAME_CHARS = 34
-LEGEND_CHARS = 44
-FONT, PHONE_FONT = 12.0, 25.0
-NUM_LABELS, NUM_PHONE_LABELS = 64, 16
+TITLE_CHARS = 300
+LABEL_CHARS = {"label": 24, "phone": 16}
+LABEL_GAPS = {"label": (0.22, 0.035), "phone": (0.36, 0.07)}  # between labels, as shares of the map's width and height
 MAX_PAGES = 800
 LAYOUT_STEPS = 500
 ONE_THREAD = 1  # with several, small products mostly wait for each other, and the bits depend on the number of threads
@@ -41,100 +39,61 @@ MIN_LAYOUT_PAGES = 24  # with fewer, neighbourhoods are too small for t-SNE: the
 Matrix = NDArray[np.float32]
 
 
-class MapDot(NamedTuple):
-    """A page on the map. `group` selects its colour; `title` is its tooltip."""
-
-    x: float
-    y: float
-    radius: float
-    group: int
-    name: str
-    title: str
-
-
-def draw_training(record: RunRecord) -> dict[str, LineChart | None]:
-    """Returns `{"loss", "trail", "rate", "lags"}`: losses over epochs of the interest, or of the only part, and of the trail;
-    tokens per second over time; the weight of each lag of the trail. None for a chart without values.
+def draw_training(train: TrainStep) -> dict[str, Chart | None]:
+    """Returns `{"loss", "trail", "lags", "rate"}`: losses over epochs of the interest, or of the only part, and of the trail;
+    the weight of each lag of the trail; tokens per second over time. None for a chart without values.
     """
-    train, corpus = record.steps.train, record.steps.corpus
-    points = [point for point in (train.curve if train else []) if point.get("epoch") is not None]
+    points = [point for point in train.curve if point.get("epoch") is not None]
     timed = [point for point in points if point.get("seconds") is not None]
     longest = max((point["seconds"] for point in timed), default=0)
     unit, factor = ("seconds", 1) if longest < 180 else ("minutes", 60) if longest < 3 * 3600 else ("hours", 3600)
-    rates = [point.get("tokens_per_second") for point in timed]
-    rate = [
-        (value, f"{format_short(value or 0)} tokens/s at {format_duration(point['seconds'])}")
-        for value, point in zip(rates, timed, strict=True)
-    ]
 
-    def describe(name: str, point: dict[str, Any], value: float | None) -> str:
-        tokens = f", {format_count(point['epoch'] * corpus.num_tokens)} tokens" if corpus and corpus.num_tokens else ""
-        alpha = f", learning rate {point['alpha']:.3g}" if point.get("alpha") is not None else ""
-        return "" if value is None else f"{name} loss {value:.4f} at epoch {point['epoch']:.3g}{tokens}{alpha}"
+    def losses(prefix: str) -> Chart | None:
+        names = {"training": "loss", "held out": "heldout_loss"}
+        curves = {name: [point.get(prefix + key) for point in points] for name, key in names.items()}
+        return draw_lines([point["epoch"] for point in points], curves, "epoch", format_short, "{:.4g}".format)
 
-    def losses(prefix: str) -> LineChart | None:
-        curves = {
-            name: [(point.get(prefix + key), describe(name, point, point.get(prefix + key))) for point in points]
-            for name, key in (("training", "loss"), ("held out", "heldout_loss"))
-        }
-        epochs = [point["epoch"] for point in points]
-        return draw_lines(epochs, curves, "epoch", format_short, lambda value: f"{value:.4g}")
-
-    lags = train.lags if train else []
-    weights = {
-        "": [(weight, f"{weight:.3f} for the page {number} before") for number, weight in enumerate(lags, start=1)]
-    }
-    times = [point["seconds"] / factor for point in timed]
+    lags = range(1, len(train.lags) + 1)
+    times, rates = ([point["seconds"] / factor for point in timed], [point.get("tokens_per_second") for point in timed])
     return {
         "loss": losses(""),
         "trail": losses("trail_"),
-        "lags": draw_lines(
-            range(1, len(lags) + 1), weights, "pages before the next", format_short, format_short, from_zero=True
-        ),
-        "rate": draw_lines(
-            times,
-            {format_short((rates or [0])[-1] or 0): rate},
-            f"{unit} of training",
-            format_short,
-            format_short,
-            from_zero=True,
-        ),
+        "lags": draw_lines(lags, {"": train.lags}, "pages before the next", format_short, format_short, from_zero=True),
+        "rate": draw_lines(times, {"": rates}, f"{unit} of training", format_short, format_short, from_zero=True),
     }
 
 
 def draw_items(export_dir: Path | None) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
     """Returns the map of an export's pages and the neighbours of some pages; (None, []) if there are no item vectors.
 
-    The map has `dots`, labels for wide and for small screens (`labels`, `phone_labels`), the legend `groups` (colour, name,
-    number of pages), `by_section` (whether colours are sections of the site) and the export's `num_items`. The neighbours are
-    given for the first page of each region: its `name`, `title`, `count`, `group` (colour, or None) and `near`, the nearest
-    pages as (name, title, cosine).
+    The map has `dots` (x and y as shares of its sides, radius, colour, name, tooltip), `labels` (rows of dots by the class of the
+    label), the legend `groups` (colour, name, number of pages), `by_section` (whether colours are sections of the site) and the
+    export's `num_items`. The neighbours are given for the first page of each region: its `name`, `title`, `count`, `group`
+    (colour, or None) and `near`, the nearest pages as (name, title, cosine).
     """
     pages = read_pages(export_dir) if export_dir else None
     if not pages or not pages.urls:
         return None, []
     places = lay_out(pages.directions)
     regions = divide_map(places, NUM_REGIONS)
-    names, urls, counts = short_names(pages.urls, NAME_CHARS), list(map(shown_url, pages.urls)), pages.counts.tolist()
-    titles = [f"{url} · {format_count(number)} events" for url, number in zip(urls, counts, strict=True)]
+    names, counts = short_names(pages.urls, NAME_CHARS), pages.counts.tolist()
+    urls = [shorten(shown(url[: 4 * TITLE_CHARS]), TITLE_CHARS) for url in pages.urls]
+    titles = [f"{url} · {number:,} events" for url, number in zip(urls, counts, strict=True)]
     groups, legend, by_section = choose_colours(pages.urls, regions, names)
-    radii = 2.2 + 6.3 * np.sqrt(np.maximum(pages.counts, 0) / max(counts[0], 1))
-    spots = MAP_MARGIN + places.astype(float) * (np.array([MAP_WIDTH, MAP_HEIGHT]) - 2 * MAP_MARGIN)
-    dots = [
-        MapDot(round(x, 1), round(y, 1), round(radius, 1), groups[ix], names[ix], titles[ix])
-        for ix, ((x, y), radius) in enumerate(zip(spots.tolist(), radii.tolist(), strict=True))
-    ]
+    radii = (2.2 + 6.3 * np.sqrt(np.maximum(pages.counts, 0) / max(counts[0], 1))).round(1).tolist()
     item_map = {
-        "dots": dots,
-        "labels": label_dots(dots, regions, 1.0, FONT, NUM_LABELS, NAME_CHARS),
-        "phone_labels": label_dots(dots, regions, 1.7, PHONE_FONT, NUM_PHONE_LABELS, 20),
+        "dots": list(zip(*places.T.tolist(), radii, groups, names, titles, strict=True)),
+        "labels": {
+            kind: [(ix, shorten(names[ix], LABEL_CHARS[kind])) for ix in thin_out(places, gap)]
+            for kind, gap in LABEL_GAPS.items()
+        },
         "groups": [(ix, legend[ix], number) for ix, number in sorted(Counter(groups).items())],
         "by_section": by_section,
         "num_items": pages.num_items,
     }
-    anchors = [int(np.flatnonzero(regions == region)[0]) for region in range(regions.max() + 1)]
     neighbours: list[dict[str, Any]] = []
-    for ix in anchors:
+    for region in range(regions.max() + 1):
+        ix = int(np.flatnonzero(regions == region)[0])
         near = [(names[other], titles[other], cosine) for other, cosine in nearest_pages(pages, ix, NUM_NEIGHBOURS)]
         group = None if by_section else groups[ix]
         if near:
@@ -145,31 +104,23 @@ def draw_items(export_dir: Path | None) -> tuple[dict[str, Any] | None, list[dic
 def choose_colours(urls: list[str], regions: np.ndarray, names: list[str]) -> tuple[list[int], dict[int, str], bool]:
     """Returns the colour of each page, the name of each colour, and whether colours are sections of the site.
 
-    If the URLs give no sections, a colour is a region of the map, named after up to three of its most frequent pages.
+    If the URLs give no sections, a colour is a region of the map, named after its three most frequent pages.
     """
     if found := sections(urls, NUM_REGIONS):
         biggest = [name for name, _ in Counter(found).most_common() if name != OTHER]
         order = {name: ix for ix, name in enumerate(biggest)} | {OTHER: NUM_REGIONS}
-        return [order[name] for name in found], {ix: shorten(name, LEGEND_CHARS) for name, ix in order.items()}, True
-    legend = {}
-    for region in range(int(regions.max()) + 1):
-        title, *others = [names[ix] for ix in np.flatnonzero(regions == region)[:3]]
-        for name in others:
-            if len(title) + len(name) <= LEGEND_CHARS:
-                title = f"{title}, {name}"
-        legend[region] = title
-    return regions.tolist(), legend, False
+        return [order[name] for name in found], {ix: name for name, ix in order.items()}, True
+    first = [np.flatnonzero(regions == region)[:3] for region in range(regions.max() + 1)]
+    return regions.tolist(), {region: ", ".join(names[ix] for ix in rows) for region, rows in enumerate(first)}, False
 
 
-def label_dots(
-    dots: list[MapDot], regions: np.ndarray, zoom: float, font: float, most: int, max_chars: int
-) -> list[Label]:
-    """Returns labels for the most frequent pages of each region in turn, so that every part of the map has some."""
-    by_region = [np.flatnonzero(regions == region).tolist() for region in range(regions.max() + 1)]
-    order = [ix for turn in zip_longest(*by_region) for ix in sorted(one for one in turn if one is not None)]
-    spots = [(dots[ix].x, dots[ix].y, dots[ix].radius * zoom) for ix in order]
-    names = [shorten(dots[ix].name, max_chars) for ix in order]
-    return place_labels(spots, names, (MAP_WIDTH, MAP_HEIGHT), font, most)
+def thin_out(places: Matrix, gap: tuple[float, float]) -> list[int]:
+    """Returns the rows of places (N, 2) that are not within `gap` (width, height) of an earlier such row."""
+    kept: list[int] = []
+    for row in range(len(places)):
+        if not (np.abs(places[kept] - places[row]) < gap).all(axis=1).any():
+            kept.append(row)
+    return kept
 
 
 @dataclass(frozen=True)

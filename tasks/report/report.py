@@ -8,9 +8,8 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from surf2vec.tasks.report import plots
 from surf2vec.tasks.report.measured import describe_sharing, list_caveats, list_loads, list_measured
-from surf2vec.tasks.report.pictures import MAP_HEIGHT, MAP_WIDTH, draw_items, draw_training
+from surf2vec.tasks.report.pictures import draw_items, draw_training
 from surf2vec.tasks.report.tables import (
     describe_gate,
     describe_status,
@@ -90,7 +89,7 @@ def render_report(record: RunRecord, export_dir: Path | None) -> str:
         gate_summary=describe_gate(steps.gate),
         funnel=list_funnel(record),
         notes=list_notes(record),
-        training=draw_training(record),
+        training=draw_training(train),
         measured=list_measured(train),
         caveats=list_caveats(train, record.setting("train", "epochs")),
         loads=list_loads(train),
@@ -100,6 +99,4 @@ def render_report(record: RunRecord, export_dir: Path | None) -> str:
         steps=list_steps(record),
         plan=list_settings({key: value for key, value in train.plan.items() if key != "reasons"}),
         config=list_settings(record.config),
-        chart=plots,
-        map_size=(MAP_WIDTH, MAP_HEIGHT),
     )

@@ -375,7 +375,7 @@ def test_the_verdict_weighs_the_difference(hit: float, popular: float, num_users
 def test_curves_of_every_length(curve: list[dict[str, Any]]) -> None:
     html = draw(changed("train", curve=curve), None)
     Page(html)
-    assert "nan" not in "".join(re.findall(r' d="[^"]*"', html))
+    assert "nan" not in "".join(re.findall(r' points="[^"]*"', html))
     assert len(html) < 200_000
 
 
