@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from surf2vec import commands
-from surf2vec.arguments import configure, existing_root
+from surf2vec.arguments import configure, existing_root, find_names
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, ReleaseFolder, check_tables, open_folder
 from surf2vec.tasks.release.release_reader import describe_token, find_other, read_token
 from surf2vec.tasks.root.run import Root
@@ -136,5 +136,5 @@ class Release:
     def _ask(self, user_id: str, k: int) -> dict[str, Any]:
         from surf2vec.tasks.queries.similar import similar_users
 
-        name = commands.find_name(self.root, user_id, configure(None, {})) if self.root else user_id
+        name = find_names(self.root, configure(None, {}))(user_id) if self.root else user_id
         return similar_users(self.root or Root(self.folder), self.folder, name, k)

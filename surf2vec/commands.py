@@ -1,48 +1,59 @@
 """Commands about nights and users, as functions: the command line, Prefect's flows and `import surf2vec` call these.
 
-surf2vec/operations.py has the other commands. Each returns what its command prints with `--json`. Settings are keywords with two
-underscores for the dot, `train__epochs=5`, or a `config`, which `load_config` reads from a TOML file. `on_event` receives log
-lines and progress; by default lines go to standard error. Modules with a slow import are imported inside the functions.
+surf2vec/operations.py has the other commands. Each returns what its command prints with `--json`. Parameters that have help are
+the command's options and arguments. Settings are keywords with two underscores for the dot, `train__epochs=5`, or a `config`,
+which `load_config` reads from a TOML file. `on_event` receives log lines and progress; by default lines go to standard error.
 """
 
 import json
-from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
-from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from surf2vec.arguments import ROOT, check_call, check_logs, configure, existing_root, list_globs, lock_writers
-from surf2vec.tasks.night.config import PipelineConfig
+from typer import Argument, Option
+
+from surf2vec.arguments import (
+    ROOT,
+    Logs,
+    Result,
+    RootPath,
+    Since,
+    Until,
+    User,
+    check_call,
+    check_logs,
+    configure,
+    existing_root,
+    find_names,
+    list_globs,
+)
 from surf2vec.tasks.night.reporter import print_event
-from surf2vec.tasks.root.run import FORGET, Root, lock_root, open_root
 from surf2vec.trainer.events import OnEvent, log
 
 if TYPE_CHECKING:
+    from surf2vec.tasks.night.config import PipelineConfig
     from surf2vec.tasks.tuning.study import Search
-
-Result = dict[str, Any]
 
 
 def run(
-    logs: str | Sequence[str] = (),
-    root: str | Path = ROOT,
-    since: date | None = None,
-    until: date | None = None,
+    logs: Logs = (),
+    root: RootPath = ROOT,
+    since: Since = None,
+    until: Until = None,
     *,
-    full: bool = False,
-    dry_run: bool = False,
-    config: PipelineConfig | None = None,
+    full: Annotated[bool, Option("--full", help="Train everything anew, whatever serves.")] = False,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Say what would be done, and what it would cost. Writes nothing.")
+    ] = False,
+    config: "PipelineConfig | None" = None,
     **settings: Any,
 ) -> Result:
-    """Make user vectors from logs and register them in MLflow, with a report. Run the same command to resume.
-
-    logs: globs of log files; omit them to use only logs that were read before. since, until: UTC days of the window.
-    full: train everything anew. dry_run: return what would be done and what it would cost, and write nothing.
-    """
+    """Make user vectors from logs and register them in MLflow, with a report. Run the same command to resume."""
     from surf2vec.tasks.night.context import NightContext
     from surf2vec.tasks.night.summary import announce_run, find_finished, summarize_finished
+    from surf2vec.tasks.root.run import Root
 
     given, config = list_globs(logs), configure(config, settings)
     night = NightContext(Root(Path(root)), since, until, config, full)
@@ -60,12 +71,12 @@ def run(
 
 
 def backfill(
-    logs: str | Sequence[str] = (),
-    root: str | Path = ROOT,
-    since: date | None = None,
-    until: date | None = None,
+    logs: Logs = (),
+    root: RootPath = ROOT,
+    since: Since = None,
+    until: Until = None,
     *,
-    config: PipelineConfig | None = None,
+    config: "PipelineConfig | None" = None,
     **settings: Any,
 ) -> Result:
     """Run past days in order, as if each had run then. Run the same command to resume."""
@@ -76,22 +87,22 @@ def backfill(
     return make_past_nights(Path(root), given, since, until, config)
 
 
-def nights(root: str | Path = ROOT, *, config: PipelineConfig | None = None, **settings: Any) -> Result:
+def nights(root: RootPath = ROOT, *, config: "PipelineConfig | None" = None, **settings: Any) -> Result:
     """List all nights of a root: quality, users, seconds, and what was held and why. Writes their page, runs/index.html."""
     from surf2vec.tasks.night.page import write_nights_page
 
     opened = existing_root(root)
-    return {
-        "nights": write_nights_page(opened, configure(config, settings).publish),
-        "report": str(opened.nights_page),
-    }
+    listed = write_nights_page(opened, configure(config, settings).publish)
+    return {"nights": listed, "report": str(opened.nights_page)}
 
 
-def settings(section: str | None = None, *, toml: bool = False, json_schema: bool = False) -> Result:
-    """List every setting with its default, bounds and meaning.
-
-    section: only this one, such as "train" or "ingest.columns". toml, json_schema: return the lines of a file instead.
-    """
+def settings(
+    section: Annotated[str | None, Argument(help="Only this section, e.g. train or ingest.columns.")] = None,
+    *,
+    toml: Annotated[bool, Option("--toml", help="A TOML file to start from, with all lines commented.")] = False,
+    json_schema: Annotated[bool, Option("--json-schema", help="The JSON schema of --config.")] = False,
+) -> Result:
+    """List every setting with its default, bounds and meaning."""
     from surf2vec.tasks.night.settings import as_toml, list_sections, schema
 
     if json_schema:
@@ -101,13 +112,13 @@ def settings(section: str | None = None, *, toml: bool = False, json_schema: boo
 
 
 def plan(
-    users: int,
-    items: int,
-    tokens: int,
-    root: str | Path = ROOT,
-    workers: int | None = None,
+    users: Annotated[int, Option(min=1, help="Users.")],
+    items: Annotated[int, Option(min=1, help="Items: distinct pages.")],
+    tokens: Annotated[int, Option(min=1, help="Tokens of all users: their events.")],
+    root: RootPath = ROOT,
+    workers: Annotated[int | None, Option(min=1, help="Workers in all; by default those of one machine.")] = None,
     *,
-    config: PipelineConfig | None = None,
+    config: "PipelineConfig | None" = None,
     **settings: Any,
 ) -> Result:
     """Estimate a training of this size: memory, chunks, item blocks, disk, seconds, and why. Trains nothing."""
@@ -120,25 +131,23 @@ def plan(
 
 
 def tune(
-    logs: str | Sequence[str] = (),
-    root: str | Path = ROOT,
-    trials: int = 30,
-    sample: float = 0.1,
-    out: str | Path | None = None,
-    max_vector_size: int | None = None,
-    seconds: float | None = None,
+    logs: Annotated[Logs, Option("--logs", help="Glob of log files; repeatable. Omit to use the newest corpus.")] = (),
+    root: RootPath = ROOT,
+    trials: Annotated[int, Option(min=1, help="Trials in all, those of earlier calls included.")] = 30,
+    sample: Annotated[float, Option(help="Share of the users to search on, above 0, at most 1.")] = 0.1,
+    out: Annotated[str | Path | None, Option(help="TOML file to write; by default ROOT/tuned.toml.")] = None,
+    max_vector_size: Annotated[
+        int | None, Option(max=4096, help="Search train.vector_size, too, up to this; by default it stays.")
+    ] = None,
+    seconds: Annotated[float | None, Option(min=0, help="No further trial begins after so many seconds.")] = None,
     *,
-    program: str = "surf2vec.tune",
-    config: PipelineConfig | None = None,
+    program: str = "surf2vec.tune",  # the file names it as its maker
+    config: "PipelineConfig | None" = None,
     on_event: OnEvent = print_event,
     **settings: Any,
 ) -> Result:
-    """Search the settings that matter on a sample, and write the best as a configuration. Run the same command to resume.
-
-    logs: globs of log files; omit them to use the newest corpus. trials: in all, those of earlier calls included.
-    sample: share of the users. out: the TOML file, by default ROOT/tuned.toml; it names `program` as its maker.
-    """
-    from surf2vec.tasks.root.run import current_generation
+    """Search the settings that matter on a sample, and write the best as a configuration. Run the same command to resume."""
+    from surf2vec.tasks.root.run import Root, current_generation
     from surf2vec.tasks.training.trials import read_present
     from surf2vec.tasks.tuning.study import Search
 
@@ -153,7 +162,7 @@ def tune(
 
 
 def search_settings(
-    root: str | Path, logs: list[str], search: "Search", config: PipelineConfig, on_event: OnEvent
+    root: str | Path, logs: list[str], search: "Search", config: "PipelineConfig", on_event: OnEvent
 ) -> Result:
     """Search settings on a sample of the corpus that a night would make of `logs`, or without logs on the newest corpus.
 
@@ -163,6 +172,7 @@ def search_settings(
     from surf2vec.tasks.corpus.folder import newest_corpus
     from surf2vec.tasks.corpus.window import CorpusRequest
     from surf2vec.tasks.ingest.ingest import ingest
+    from surf2vec.tasks.root.run import lock_root, open_root
     from surf2vec.tasks.tuning.tune import tune
 
     if not logs:
@@ -177,47 +187,40 @@ def search_settings(
 
 
 def similar(
-    user_id: str, k: int = 10, root: str | Path = ROOT, *, config: PipelineConfig | None = None, **settings: Any
+    user_id: User,
+    k: Annotated[int, Option("-k", min=1, max=1000, help="How many.")] = 10,
+    root: RootPath = ROOT,
+    *,
+    config: "PipelineConfig | None" = None,
+    **settings: Any,
 ) -> Result:
     """Find the nearest users, and the items that rank first for this user."""
     from surf2vec.tasks.queries.similar import similar_users
     from surf2vec.tasks.registry.releases import current_release
 
     opened, config = existing_root(root), configure(config, settings)
-    name = find_name(opened, user_id, config)
+    name = find_names(opened, config)(user_id)
     return similar_users(opened, opened.export(current_release(opened, config.publish)), name, k)
 
 
-def explain(user_id: str, root: str | Path = ROOT, *, config: PipelineConfig | None = None, **settings: Any) -> Result:
+def explain(user_id: User, root: RootPath = ROOT, *, config: "PipelineConfig | None" = None, **settings: Any) -> Result:
     """Show everything stored about one user: events, items, releases with the weights of the last pages, movement."""
     from surf2vec.tasks.queries.explain import explain_user
 
     opened, config = existing_root(root), configure(config, settings)
-    return {"user_id": user_id} | explain_user(opened, config.publish, find_name(opened, user_id, config))
-
-
-def find_name(root: Root, user_id: str, config: PipelineConfig) -> str:
-    """Return the name of a user in the root: the id, or its pseudonym."""
-    from surf2vec.tasks.ingest.user_key import read_user_key
-    from surf2vec.tasks.users.pseudonyms import pseudonym
-
-    key = read_user_key(root, config.ingest)
-    return pseudonym(user_id, key) if key else user_id
+    return {"user_id": user_id} | explain_user(opened, config.publish, find_names(opened, config)(user_id))
 
 
 def infer(
-    logs: str | Sequence[str],
-    out: str | Path,
-    root: str | Path = ROOT,
+    logs: Annotated[Logs, Option("--logs", help="Glob of log files; repeatable.")],
+    out: Annotated[str | Path, Option(help="Parquet file to write: user_id, vector.")],
+    root: RootPath = ROOT,
     *,
-    config: PipelineConfig | None = None,
+    config: "PipelineConfig | None" = None,
     on_event: OnEvent = print_event,
     **settings: Any,
 ) -> Result:
-    """Write vectors for users that the model has not seen, by the release that serves. The root's events stay as they are.
-
-    out: a Parquet file of user_id and vector.
-    """
+    """Write vectors for users that the model has not seen, by the release that serves. The root's events stay as they are."""
     config, given = configure(config, settings), list_globs(logs)
     check_logs(given, config)
     from surf2vec.tasks.night.ray_cluster import open_fan_out
@@ -231,25 +234,25 @@ def infer(
 
 
 def forget(
-    ids_file: str | Path | None = None,
-    root: str | Path = ROOT,
+    ids_file: Annotated[
+        str | Path | None,
+        Option(help="One id a line, or .csv, .tsv, .parquet with the logs' column; none: all who ever were."),
+    ] = None,
+    root: RootPath = ROOT,
     *,
-    config: PipelineConfig | None = None,
+    config: "PipelineConfig | None" = None,
     on_event: OnEvent = print_event,
     **settings: Any,
 ) -> Result:
-    """Permanently delete users from all data and releases, and verify it.
-
-    ids_file: one id a line, or .csv, .tsv, .parquet with the logs' column; None: all who ever were forgotten.
-    """
+    """Permanently delete users from all data and releases, and verify it."""
     from surf2vec.tasks.forgetting.forget import forget
-    from surf2vec.tasks.ingest.user_key import read_user_key
+    from surf2vec.tasks.root.run import FORGET, lock_root
     from surf2vec.tasks.users.ids_files import read_ids
-    from surf2vec.tasks.users.pseudonyms import pseudonym
+    from surf2vec.trainer.store.writer import lock_store
 
-    opened, config, user_ids = existing_root(root), configure(config, settings), None
-    if ids_file is not None:
-        user_ids, key = read_ids(Path(ids_file), config.ingest.columns), read_user_key(opened, config.ingest)
-        user_ids = sorted(pseudonym(user_id, key) for user_id in user_ids) if key else user_ids
-    with lock_writers(opened, FORGET, on_event):
+    opened, config = existing_root(root), configure(config, settings)
+    ids = read_ids(Path(ids_file), config.ingest.columns) if ids_file is not None else None
+    user_ids = ids if ids is None else sorted(map(find_names(opened, config), ids))
+    store_lock = lock_store(opened.store) if opened.store.exists() else nullcontext()
+    with lock_root(opened, FORGET, partial(log, on_event)), store_lock:
         return forget(opened, user_ids, config.publish, config.host_bytes, on_event)

@@ -9,7 +9,7 @@ import inspect
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_origin
 
 import typer
 
@@ -127,11 +127,27 @@ def python_page() -> str:
 
 
 def _describe(title: str, function: Any) -> list[str]:
-    """The signature of a function, without modules, and its docstring."""
-    signature = re.sub(r"<function (\w+) at \w+>", r"\1", str(inspect.signature(function)))
-    signature = re.sub(r"\w*Path\(('[^']*')\)", r"\1", re.sub(r"(?:\w+\.)+(?=[A-Z])", "", signature))
-    about = re.sub(r"(?<!\n)\n(\w+(?:, \w+)*: )", r"\n\n\1", inspect.getdoc(function) or "").replace("<", "&lt;")
-    return ["", title, "", "```text", function.__name__ + signature, "```", "", about]
+    """The signature of a function, without modules and helps, its docstring, and the help of its parameters."""
+    signature = inspect.signature(function)
+    parameters = signature.parameters.values()
+    plain = [one.replace(annotation=_type(one.annotation)) for one in parameters]
+    text = re.sub(r"<function (\w+) at \w+>", r"\1", str(signature.replace(parameters=plain)))
+    text = re.sub(
+        r"\w*Path\(('[^']*')\)", r"\1", re.sub(r"'(\w+ \| None)'", r"\1", re.sub(r"(?:\w+\.)+(?=[A-Z])", "", text))
+    )
+    helps = {
+        one.name: one.annotation.__metadata__[-1].help
+        for one in parameters
+        if _type(one.annotation) is not one.annotation
+    }
+    about = (inspect.getdoc(function) or "").replace("<", "&lt;")
+    listed = [f"* `{name}`: {help_text}" for name, help_text in helps.items()]
+    return ["", title, "", "```text", function.__name__ + text, "```", "", about, *([""] if listed else []), *listed]
+
+
+def _type(annotation: Any) -> Any:
+    """The type of a parameter without its help."""
+    return annotation.__origin__ if get_origin(annotation) is Annotated else annotation
 
 
 def pages() -> dict[Path, str]:

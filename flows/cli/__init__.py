@@ -1,8 +1,8 @@
-"""The entry point of the command `surf2vec`: turns errors into messages and exit codes. Each module has a group of commands.
+"""The entry point of the command `surf2vec`: turns errors into messages and exit codes.
 
 With --json one JSON object goes to standard output; everything else goes to standard error. Exit codes: 0 done, 1 the run
 failed or was stopped, 2 the call, the configuration or the input's format was wrong, 3 the gate held the release back. Ctrl-C
-acts like SIGTERM: the run commits what it can, and the same command continues. A second Ctrl-C ends the process at once (130).
+acts like SIGTERM: the run commits what it can, and the same command resumes it. A second Ctrl-C ends the process at once (130).
 """
 
 import atexit
@@ -12,13 +12,12 @@ import sys
 import traceback
 import warnings
 from importlib.abc import MetaPathFinder
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
 
-from surf2vec.flows.cli import nights, roots, users  # noqa: F401 (importing them registers their commands)
-from surf2vec.flows.cli.options import app, err
+from surf2vec.flows.cli.command import app
+from surf2vec.flows.cli.table import err
 from surf2vec.tasks.root.wording import shown
 from surf2vec.trainer.errors import SurfError
 from surf2vec.trainer.system.signals import heed_signals, is_stopping
@@ -34,6 +33,8 @@ def surf2vec(
 ) -> None:
     """User vectors from web browsing logs, made fresh every night."""
     if is_version:
+        from importlib.metadata import version
+
         print(version("surf2vec"))
         raise typer.Exit
     if context.invoked_subcommand is None:

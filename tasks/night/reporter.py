@@ -6,15 +6,17 @@ A step reports through one callback (`surf2vec.trainer.events`), which its repor
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 
-from surf2vec.tasks.config import PublishConfig
-from surf2vec.tasks.root.run import Run
 from surf2vec.tasks.root.wording import shown
 from surf2vec.trainer.events import OnEvent
+
+if TYPE_CHECKING:  # `surf2vec -h` does not wait for them
+    from surf2vec.tasks.config import PublishConfig
+    from surf2vec.tasks.root.run import Run
 
 LINE_SECONDS = 15.0
 GATE_HELD = "surf2vec.gate.held"
@@ -61,13 +63,13 @@ class Reporter:
         with bar:
             yield on_event
 
-    def add_table(self, publish: PublishConfig, name: str, rows: Sequence[dict[str, Any]], description: str) -> None:
+    def add_table(self, publish: "PublishConfig", name: str, rows: Sequence[dict[str, Any]], description: str) -> None:
         """Publish a table of texts."""
 
-    def add_night(self, publish: PublishConfig, run: Run) -> None:
+    def add_night(self, publish: "PublishConfig", run: "Run") -> None:
         """Publish what happened, with links to the report and to MLflow."""
 
-    def name_night(self, run: Run) -> None:
+    def name_night(self, run: "Run") -> None:
         """Name the night, once its window is known."""
 
     def raise_alarm(self, event: str, release: str, **facts: str) -> None:

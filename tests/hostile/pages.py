@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
 
-from surf2vec.flows.cli.options import print_result
+from surf2vec.flows.cli.command import print_result
 from surf2vec.flows.cli.show import show_explained, show_similar
 from surf2vec.flows.report import describe_night
 from surf2vec.tasks.config import PublishConfig

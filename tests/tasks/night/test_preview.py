@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from surf2vec.flows.cli.nights import held_exit_code
 from surf2vec.flows.cli.show import show_run
+from surf2vec.flows.cli.table import held_exit_code
 from surf2vec.tasks.night.config import load_config
 from surf2vec.tasks.night.context import NightContext
 from surf2vec.tasks.night.night import make_night
