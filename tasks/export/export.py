@@ -5,7 +5,6 @@
                      trail_inputs.parquet               only with a trail: url and input vector, in the order of the items
                      projection.npy                    only with export.pca_dim: users and items were multiplied by it
                      index/users.faiss                 unit user vectors; row order: partitions in order, rows in order
-                     changes/                          the differences from the release before, if they are comparable
                      manifest.json                     rows, bytes, checksums; written last
 
 Data is streamed: one micro-partition is in memory at a time, then a batch of items, then the index and a batch of rows. The same
@@ -62,8 +61,7 @@ QUANTISE_ABOVE = 1_000_000
 class Export:
     """The settings of an export: its corpus, its folder, its names and the memory budget.
 
-    space_dir: an earlier export of the same space, whose projection is used; since_dir: the export of the base release, against
-    which changes are written.
+    space_dir: an earlier export of the same space, whose projection is used.
     """
 
     corpus_dir: Path
@@ -74,7 +72,6 @@ class Export:
     config: ExportConfig = field(default_factory=ExportConfig)
     memory_bytes: int = 4 * 10**9
     space_dir: Path | None = None
-    since_dir: Path | None = None
 
 
 def export_vectors(
@@ -116,12 +113,6 @@ def export_vectors(
         started = time.monotonic()
         manifest["index"] = write_index(folder, manifest, plan)
         index_seconds = time.monotonic() - started
-        if job.since_dir is not None:
-            from surf2vec.tasks.export.changes import write_changes  # Polars; `surf2vec similar` reads exports without
-
-            changes, message = write_changes(folder, manifest, job.since_dir)
-            manifest |= {"changes": changes} if changes else {}
-            on_event("log", {"message": message})
         write_manifest_json(folder / EXPORT_MANIFEST, manifest)
     return _describe_export(job.export_dir, manifest, index_seconds)
 

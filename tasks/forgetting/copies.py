@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from surf2vec.tasks.export.without_users import count_in_export, list_named
+from surf2vec.tasks.export.without_users import count_users, list_named
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.releases import Version, list_versions, read_registry
 from surf2vec.tasks.registry.tracking import Copy, Ownership
@@ -66,7 +66,7 @@ class Copies(Ownership):
     @cached_property
     def found_in(self) -> dict[Path, int]:
         """Export of the root → how many of the wanted users it has."""
-        return {folder: count_in_export(folder, self.wanted) for folder in self.root.exports()}
+        return {folder: count_users(folder, self.wanted) for folder in self.root.exports()}
 
     @cached_property
     def kept(self) -> dict[str, list[str]]:
@@ -100,7 +100,7 @@ class Copies(Ownership):
                     yield copy, 0, None
 
     def _search_export(self, folder: Path) -> tuple[int, int]:
-        return count_in_export(folder, self.wanted), read_json(folder / EXPORT_MANIFEST)["num_users"]
+        return count_users(folder, self.wanted), read_json(folder / EXPORT_MANIFEST)["num_users"]
 
     def _search_copy(self, copy: Copy) -> tuple[int, int]:
         """Read the files of a copy that may name users. An incomplete upload or removal counts as empty."""

@@ -228,7 +228,7 @@ def export_vectors(night: NightContext, run: Run) -> None:
         corpus_dir, space_dir = root.corpus(record.window_id), root.export(space.release) if space else None
         export = export_task.Export(
             corpus_dir, root.export(run.run_id), release=run.run_id, run_id=run.run_id, space_id=settled.space_id,
-            config=config.export, memory_bytes=config.host_bytes, since_dir=space_dir,
+            config=config.export, memory_bytes=config.host_bytes,
             space_dir=space_dir if space and space.space_id == settled.space_id else None,
         )  # fmt: skip
 

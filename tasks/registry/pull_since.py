@@ -1,37 +1,31 @@
-"""Pulls what changed between two releases from the registry: a few per cent of the bytes if few rows changed.
+"""Pulls what changed between two releases. Both are fetched whole and compared; files that they share, only once.
 
-    user_vectors/part-00012.parquet, item_vectors/part-00000.parquet   new and changed rows, in the export's layout
-    removed_users.parquet, removed_items.parquet                       user_id, url: removed rows
-    trail_inputs.parquet                                               the release's own, if it has a trail
-    manifest.json                                                      both releases; rows, bytes, checksums
-
-A release has its changes since the release that it builds on, with the checksum of that release's manifest
-(tasks/export/changes.py). Over more than one release both are fetched whole and compared.
+user_vectors/part-00012.parquet, item_vectors/part-00000.parquet   new and changed rows, in the export's layout
+removed_users.parquet, removed_items.parquet                       user_id, url: removed rows
+trail_inputs.parquet                                               the release's own, if it has a trail
+manifest.json                                                      both releases; rows, bytes, checksums
 """
 
 import tempfile
+from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from surf2vec.tasks.export.changes import (
-    CHANGES,
-    count_rows,
-    explain_incomparable,
-    read_keys,
-    write_changed,
-    write_difference,
-    write_removed,
-)
+from surf2vec.tasks.export.vector_files import ITEM_BATCH_ROWS, ITEM_ROW_GROUP_ROWS, USER_ROW_GROUP_ROWS, write_rows
 from surf2vec.tasks.registry.pull import Fetcher, check_out, describe_pull, find_version, hold_folder, put_in_place
-from surf2vec.tasks.registry.releases import Version
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, FORMAT_VERSION
 from surf2vec.tasks.release.release_reader import KEYS, token_of
 from surf2vec.tasks.users.tombstones import NOBODY, Tombstones
 from surf2vec.trainer.errors import InputError
 from surf2vec.trainer.events import OnEvent, ignore_event
-from surf2vec.trainer.system.files import read_json, write_manifest_json
+from surf2vec.trainer.system.files import describe_file, read_json, replace_file, write_manifest_json
+
+GROUP_ROWS = {"users": USER_ROW_GROUP_ROWS, "items": ITEM_ROW_GROUP_ROWS}
 
 
 def pull_since(
@@ -57,87 +51,76 @@ def pull_since(
     older = find_version(f"models:/{target.name}/{since}", tracking_uri)
     fetcher = Fetcher(tracking_uri, on_event)
     with hold_folder(out, on_event) as gathered, tempfile.TemporaryDirectory(dir=gathered) as scratch:
-        manifest = fetcher.get_manifest(target, Path(scratch) / EXPORT_MANIFEST)
-        trail = _fetch_trail(target, manifest, fetcher, gathered)
-        way, found, names = _fetch_difference(older, target, manifest, fetcher, gathered, Path(scratch))
-        files = write_changes(found, names, gathered, forgotten, token_of(manifest))
-        counts = count_rows(files)
+        sides: list[tuple[Path, dict[str, Any]]] = []
+        for version, folder in ((older, gathered / ".older"), (target, gathered / ".newer")):
+            manifest = fetcher.get_manifest(version, Path(scratch) / f"{folder.name}.json")
+            vectors = {name: manifest[name] for name in ("user_files", "item_files")}
+            fetcher.get_all(version, vectors, folder, sides[0][0] if sides else None)
+            sides.append((folder, manifest))
+        trail = {manifest["trail"]["file"]: manifest["trail"]} if "trail" in manifest else {}
+        for name, entry in trail.items():
+            fetcher.get(target, name, entry, gathered / name)
+        files = write_difference(sides, gathered, forgotten)
         kept = ("release", "space_id", "vector_size", "storage", "parts", "trail")
         about = {name: manifest[name] for name in kept if name in manifest}
         about |= {"format_version": FORMAT_VERSION, "since": older.tags["release"], "since_version": older.number}
+        counts = {
+            f"{what}_{kind}": sum(about["rows"] for name, about in files.items() if name.startswith(start))
+            for kind in KEYS
+            for what, start in (("changed", f"{kind[:-1]}_vectors/"), ("removed", f"removed_{kind}."))
+        }
         about |= {"model_version": target.number, "files": files | trail} | counts
         write_manifest_json(gathered / EXPORT_MANIFEST, about)
         put_in_place(gathered, out, {EXPORT_MANIFEST, *files, *trail})
-    changed = {
-        "changed_users": counts["num_users"],
-        "changed_items": counts["num_items"],
-        "removed_users": counts["num_removed_users"],
-        "removed_items": counts["num_removed_items"],
-    }
-    return describe_pull(manifest, target, out, fetcher) | {"since": since, "way": way} | changed
+    return describe_pull(manifest, target, out, fetcher) | {"since": since} | counts
 
 
-def _fetch_trail(target: Version, manifest: dict[str, Any], fetcher: Fetcher, folder: Path) -> dict[str, Any]:
-    """Fetch the file that trails are summed up from; return its entry, or none without a trail."""
-    trail = {manifest["trail"]["file"]: manifest["trail"]} if "trail" in manifest else {}
-    for name, entry in trail.items():
-        fetcher.get(target, name, entry, folder / name)
-    return trail
+def write_difference(
+    sides: list[tuple[Path, dict[str, Any]]], out: Path, forgotten: Tombstones
+) -> dict[str, dict[str, Any]]:
+    """Write the difference of two releases, each a folder and its manifest, to `out`. Returns the entries of its files.
 
-
-def _fetch_difference(
-    older: Version, target: Version, manifest: dict[str, Any], fetcher: Fetcher, gathered: Path, scratch: Path
-) -> tuple[str, Path, set[str]]:
-    """Fetch the difference of two versions: return how, the folder with its files, and their names. manifest: of `target`."""
-    changes = manifest.get("changes", {"files": {}})
-    if target.tags["manifest_sha256"] == older.tags["manifest_sha256"]:
-        return "it is the same release", gathered, set()
-    if changes.get("since_manifest_sha256") == older.tags["manifest_sha256"]:
-        for name, about in changes["files"].items():
-            fetcher.get(target, name, about, gathered / name)
-        names = {name.removeprefix(f"{CHANGES}/") for name in changes["files"]}
-        return "the changes that the release has", gathered / CHANGES, names
-    between = f"version {target.number} has no changes since version {older.number}"
-    fetcher.on_event("log", {"message": f"{between}: both releases are fetched whole and compared"})
-    names = _compare_whole(older, target, fetcher, gathered, scratch)
-    return "both releases, compared", gathered / ".compared", names
-
-
-def _compare_whole(older: Version, target: Version, fetcher: Fetcher, gathered: Path, scratch: Path) -> set[str]:
-    """Fetch the vectors of both releases and write their difference to `gathered`/.compared. Returns the names of its files."""
-    folders, manifests = (gathered / ".older", gathered / ".newer"), []
-    for version, folder in zip((older, target), folders, strict=True):
-        manifest = fetcher.get_manifest(version, scratch / f"{folder.name}.json")
-        manifests.append(manifest)
-        vectors = {name: manifest[name] for name in ("user_files", "item_files")}
-        fetcher.get_all(version, vectors, folder, gathered)
-    if reason := explain_incomparable(*manifests):
-        fetcher.on_event("log", {"message": f"{reason}: every row counts as changed"})
-    (old_dir, new_dir), (old, new) = folders, manifests
-    return set(write_difference(old_dir, old, new_dir, new, gathered / ".compared", is_comparable=not reason) or ())
-
-
-def write_changes(
-    found: Path, names: set[str], folder: Path, forgotten: Tombstones, token: dict[str, str]
-) -> dict[str, Any]:
-    """Write the difference with these files in `found` into `folder`, with users who were forgotten listed as removed.
-
-    token: the pairing token of the newer release. Returns the entries of the files.
+    Users who were `forgotten` count as removed. A micro-partition's users, or a batch of items, are compared at a time.
     """
-    files: dict[str, Any] = {}
-    gone: dict[str, pl.Series] = {}
+    files: dict[str, dict[str, Any]] = {}
     for kind, key in KEYS.items():
-        gone_name = f"removed_{kind}.parquet"
-        changed = [pl.Series(key, [], pl.String)]
-        removed = [read_keys(found / gone_name if gone_name in names else None, key)]
-        for name in sorted(name for name in names if name.startswith(f"{kind[:-1]}_vectors/")):
-            rows = pl.read_parquet(found / name)
+        none = pl.Series(key, [], pl.String)
+        removed, changed = [none], [none]
+        for name in sorted({name for _, manifest in sides for name in manifest[f"{kind[:-1]}_files"]}):
+            path = f"{kind[:-1]}_vectors/{name}"
+            paths = [folder / path if name in manifest[f"{kind[:-1]}_files"] else None for folder, manifest in sides]
+            before, now = (pl.read_parquet(one, columns=[key])[key] if one else none for one in paths)
+            removed.append(before.filter(~before.is_in(now.implode())))
+            rows = _find_changed(*paths, kind)
             if kind == "users" and forgotten:
-                is_forgotten = pl.Series(forgotten.is_forgotten(rows[key]))
-                removed.append(rows.filter(is_forgotten)[key])
-                rows = rows.filter(~is_forgotten)
-            changed.append(rows[key])
-            files |= write_changed(folder, name, [rows.sort(key).to_arrow()], token)
-        ids = pl.concat(removed)
-        gone[kind] = ids.filter(~ids.is_in(pl.concat(changed).implode()))  # some have only moved to another file
-    return files | write_removed(folder, gone)
+                gone = now.filter(pl.Series(forgotten.is_forgotten(now.to_list()), dtype=pl.Boolean))
+                removed.append(gone)
+                rows = rows.filter(~rows[key].is_in(gone.implode())) if len(rows) else rows
+            if len(rows):
+                write_rows(out / path, [rows.sort(key).to_arrow()], GROUP_ROWS[kind], token_of(sides[1][1]))
+                files[path] = {"rows": len(rows)} | describe_file(out / path)
+                changed.append(rows[key])
+        ids, name = pl.concat(removed), f"removed_{kind}.parquet"
+        ids = ids.filter(~ids.is_in(pl.concat(changed).implode())).unique().sort()  # some only moved to another file
+        with replace_file(out / name) as temporary:
+            pq.write_table(pa.table({key: ids.to_arrow().cast(pa.string())}), temporary, compression="zstd")
+        files[name] = {"rows": len(ids)} | describe_file(out / name)
+    return files
+
+
+def _find_changed(old_path: Path | None, new_path: Path | None, kind: str) -> pl.DataFrame:
+    """Return the rows of a file of vectors that the older file does not have: all if it is stored otherwise."""
+    found = [pl.DataFrame()]
+    for old, new in zip_longest(_read_rows(old_path, kind), _read_rows(new_path, kind)):
+        if new is not None:
+            is_alike = old is not None and old.schema == new.schema
+            found.append(new.join(old, on=new.columns, how="anti") if is_alike else new)
+    return pl.concat(found[1:] or found)
+
+
+def _read_rows(path: Path | None, kind: str) -> Iterator[pl.DataFrame]:
+    """Yield all rows of a file of users at once, those of a file of items in batches; nothing without a file."""
+    if path:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(ITEM_BATCH_ROWS if kind == "items" else max(1, file.metadata.num_rows)):
+                yield pl.DataFrame(pa.Table.from_batches([batch]))

@@ -292,8 +292,7 @@ def list_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
     users = {f"user_vectors/{name}": about for name, about in manifest["user_files"].items()}
     items = {f"item_vectors/{name}": about for name, about in manifest["item_files"].items()}
     others = [about for about in manifest.values() if isinstance(about, dict) and "file" in about]
-    changes = manifest.get("changes", {}).get("files", {})
-    return users | items | {about["file"]: about for about in others} | changes
+    return users | items | {about["file"]: about for about in others}
 
 
 def token_of(manifest: dict[str, Any]) -> dict[str, str]:

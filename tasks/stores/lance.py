@@ -6,6 +6,8 @@ item_vectors_a, ..._b        url, vector, digest
 """
 
 import os
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -20,7 +22,7 @@ from lancedb.index import BTree, IvfSq
 from numpy.typing import NDArray
 
 from surf2vec.tasks.release.release_reader import KEYS
-from surf2vec.tasks.stores.places import Change, Place, Side, as_vectors, empty_digests, lock_folder, parse_side
+from surf2vec.tasks.stores.places import Place, Side, Store, as_vectors, empty_digests, lock_folder, parse_side
 
 INDEXED_ROWS = 50_000  # below, LanceDB compares with every row, in milliseconds
 REMOVED_ROWS = 5_000  # in one condition
@@ -29,7 +31,7 @@ OLD = timedelta(days=1)  # a reader may keep a table open for so long
 ERRORS = (OSError, RuntimeError)
 
 
-class LanceStore:
+class LanceStore(Store):
     """A folder of tables."""
 
     def __init__(self, place: Place) -> None:
@@ -41,31 +43,35 @@ class LanceStore:
         self.lock.close()
 
     def read_sides(self) -> list[Side]:
-        if self.place.log_table not in self._list_names():
+        if self.place.log_table not in self.list_names():
             return []
         rows = self.database.open_table(self.place.log_table).to_arrow().to_pylist()
         return [parse_side(row, self.place) for row in rows]
 
-    def begin(self, side: Side, since: Side | None) -> None:
-        sides = self.read_sides()
-        kept = self.place.keep_tables(sides, self._list_names(), side, since)
-        self._record([*(one for one in sides if one.name != side.name), side])
-        for kind in KEYS:
-            if (table := self.place.table(kind, side.name)) in kept:
-                continue
-            vector = pa.list_(pa.float32(), side.vector_size)
-            schema = pa.schema([(KEYS[kind], pa.string()), ("vector", vector), ("digest", pa.int64())])
-            self.database.create_table(table, schema=schema, mode="overwrite")
+    def record(self, side: Side) -> None:
+        others = [one for one in self.read_sides() if one.name != side.name]
+        others = [replace(one, serves=False) for one in others] if side.serves else others
+        sides = sorted([*others, side], key=lambda one: one.name)
+        self.database.create_table(
+            self.place.log_table, pa.Table.from_pylist(list(map(asdict, sides))), mode="overwrite"
+        )
+
+    swap = record
+
+    def make_table(self, kind: str, side: Side, since: Side | None) -> None:
+        vector = pa.list_(pa.float32(), side.vector_size)
+        schema = pa.schema([(KEYS[kind], pa.string()), ("vector", vector), ("digest", pa.int64())])
+        self.database.create_table(self.place.table(kind, side.name), schema=schema, mode="overwrite")
 
     def read_digests(self, name: str, kind: str) -> pl.DataFrame:
         rows = self._open(name, kind).search().select([KEYS[kind], "digest"]).to_arrow()
         return pl.DataFrame(rows, schema=empty_digests(kind).schema)
 
-    def change(self, name: str, kind: str, change: Change) -> None:
+    def change(self, name: str, kind: str, removed: list[str], rows: Iterable[pa.Table], share: float) -> None:
         table = self._open(name, kind)
-        for start in range(0, len(change.removed), REMOVED_ROWS):
-            table.delete(condition(KEYS[kind], change.removed[start : start + REMOVED_ROWS]))
-        batches = (batch for rows in change.rows for batch in rows.to_batches())
+        for start in range(0, len(removed), REMOVED_ROWS):
+            table.delete(condition(KEYS[kind], removed[start : start + REMOVED_ROWS]))
+        batches = (batch for one in rows for batch in one.to_batches())
         table.add(pa.RecordBatchReader.from_batches(table.schema, batches))
         indexed = {column for index in table.list_indices() for column in index.columns}
         if KEYS[kind] not in indexed and len(table):
@@ -84,22 +90,12 @@ class LanceStore:
     def count(self, name: str, kind: str) -> int:
         return int(self._open(name, kind).count_rows())
 
-    def swap(self, side: Side) -> None:
-        others = [one for one in self.read_sides() if one.name != side.name]
-        self._record([*(Side(**one.record() | {"serves": False}) for one in others), side])
-
-    def _record(self, sides: list[Side]) -> None:
-        rows = pa.Table.from_pylist([side.record() for side in sorted(sides, key=lambda side: side.name)])
-        self.database.create_table(self.place.log_table, data=rows, mode="overwrite")
-
-    def _list_names(self) -> set[str]:
-        names: set[str] = set()
-        token = None
-        while page := self.database.list_tables(page_token=token):
+    def list_names(self) -> set[str]:
+        page = self.database.list_tables()
+        names = set(page.tables)
+        while page.page_token:
+            page = self.database.list_tables(page_token=page.page_token)
             names |= set(page.tables)
-            token = page.page_token
-            if not token:
-                break
         return names
 
     def _open(self, name: str, kind: str) -> Any:

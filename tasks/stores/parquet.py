@@ -11,7 +11,9 @@ listed `current` before the switch and opens it after misses a file rather than 
 
 import os
 import shutil
+from collections.abc import Iterable
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +25,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from surf2vec.tasks.release.release_reader import KEYS
-from surf2vec.tasks.stores.places import Change, Place, Side, as_vectors, empty_digests, lock_folder, parse_side
-from surf2vec.trainer.errors import InputError
+from surf2vec.tasks.stores.places import Place, Side, Store, as_vectors, empty_digests, lock_folder, parse_side
 from surf2vec.trainer.system.files import (
     TEMPORARY_SUFFIX,
     read_json,
@@ -39,8 +40,10 @@ SIDES = ("a", "b")
 ERRORS = (OSError, RuntimeError)
 
 
-class ParquetStore:
+class ParquetStore(Store):
     """A folder of Parquet files."""
+
+    keeps_tables = False  # each row names the release, and so does each file
 
     def __init__(self, place: Place) -> None:
         self.place, self.folder = place, Path(place.path)
@@ -55,48 +58,53 @@ class ParquetStore:
         folders = [self._side(name) for name in SIDES if (self._side(name) / self.log).exists()]
         return [parse_side(read_json(one / self.log) | {"serves": one.name == serves}, self.place) for one in folders]
 
-    def begin(self, side: Side, since: Side | None) -> None:
-        sides, folder = self.read_sides(), self._side(side.name)
-        taken = [] if side.name in [one.name for one in sides] else [folder]
-        taken += [] if any(one.serves for one in sides) else [self.current]
-        for left in folder.glob(f".{self.log}.*{TEMPORARY_SUFFIX}"):  # a record that was cut off, of a side not begun
-            left.unlink()
-        for path in taken:
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
-                raise InputError(
-                    f"{path} exists, and no push made it: nothing was changed; push beside it with ?prefix=NAME_"
-                )
-        self._record(side)
-        for kind in KEYS:
-            shutil.rmtree(folder / f"{kind[:-1]}_vectors", ignore_errors=True)
-            (folder / f"{kind[:-1]}_vectors").mkdir()
+    def list_names(self) -> set[str]:
+        folders = {"": self.current} | {name: self._side(name) for name in SIDES}
+        taken = [
+            name
+            for name, path in folders.items()
+            if path.exists() and not (path.is_dir() and set(path.iterdir()) <= self._find_unfinished(path))
+        ]
+        return {self.place.table(kind, name) for name in taken for kind in KEYS}
+
+    def record(self, side: Side) -> None:
+        folder = self._side(side.name)
+        folder.mkdir(exist_ok=True)
+        for path in self._find_unfinished(folder):
+            path.unlink()
+        write_manifest_json(folder / self.log, asdict(side))
+
+    def make_table(self, kind: str, side: Side, since: Side | None) -> None:
+        folder = self._side(side.name) / f"{kind[:-1]}_vectors"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
 
     def read_digests(self, name: str, kind: str) -> pl.DataFrame:
         empty = empty_digests(kind)
         return pl.concat([empty, *(pl.read_parquet(path, columns=empty.columns) for path in self._files(name, kind))])
 
-    def change(self, name: str, kind: str, change: Change) -> None:
+    def change(self, name: str, kind: str, removed: list[str], rows: Iterable[pa.Table], share: float) -> None:
         side = next(side for side in self.read_sides() if side.name == name)
-        removed = pa.array(change.removed, pa.string())
-        for path in self._files(name, kind) if change.removed else ():
+        gone = pa.array(removed, pa.string())
+        for path in self._files(name, kind) if removed else ():
             table = pq.read_table(path)
-            kept = table.filter(pc.invert(pc.is_in(table[KEYS[kind]], removed)))
+            kept = table.filter(pc.invert(pc.is_in(table[KEYS[kind]], gone)))
             if len(kept) < len(table):
                 with replace_file(path) as temporary:
                     pq.write_table(kept, temporary)
         num_rows, writer, folder = FILE_ROWS, None, self._side(name) / f"{kind[:-1]}_vectors"
         with ExitStack() as files:
-            for rows in change.rows:
+            for part in rows:
                 for label in ("release", "version", "window_end"):
-                    rows = rows.append_column(label, pa.repeat(getattr(side, label), len(rows)))
+                    part = part.append_column(label, pa.repeat(getattr(side, label), len(part)))
                 if num_rows >= FILE_ROWS:
                     files.close()
                     path = folder / f"{side.release}-{len(self._files(name, kind)):05d}.parquet"
                     temporary = files.enter_context(replace_file(path))
-                    writer, num_rows = files.enter_context(pq.ParquetWriter(temporary, rows.schema)), 0
+                    writer, num_rows = files.enter_context(pq.ParquetWriter(temporary, part.schema)), 0
                 if writer is not None:
-                    writer.write_table(rows)
-                num_rows += len(rows)
+                    writer.write_table(part)
+                num_rows += len(part)
 
     def read_vectors(self, name: str, kind: str, keys: list[str]) -> dict[str, NDArray[np.float32]]:
         found: dict[str, NDArray[np.float32]] = {}
@@ -111,17 +119,16 @@ class ParquetStore:
 
     def swap(self, side: Side) -> None:
         sync_folders(self._side(side.name))
-        self._record(side)
+        self.record(side)
         link = self.folder / f".{self.current.name}.tmp"
         link.unlink(missing_ok=True)
         link.symlink_to(self._side(side.name).name)
         os.replace(link, self.current)
         sync_folder(self.folder)
 
-    def _record(self, side: Side) -> None:
-        folder = self._side(side.name)
-        folder.mkdir(exist_ok=True)
-        write_manifest_json(folder / self.log, side.record())
+    def _find_unfinished(self, folder: Path) -> set[Path]:
+        """Return the records of a side that were cut off while they were written."""
+        return set(folder.glob(f".{self.log}.*{TEMPORARY_SUFFIX}"))
 
     def _side(self, name: str) -> Path:
         return self.folder / f"{self.place.prefix}{name}"

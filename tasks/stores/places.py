@@ -3,17 +3,18 @@
     postgresql://USER@HOST/DB   lancedb:///PATH   qdrant://HOST:6333   qdrant:///PATH   parquet:///PATH
 
 `?prefix=shop_` goes before the names of all tables. A store has two sides, a and b: each has a table of users and one of
-items. One side serves. A push brings the other one up to date, then readers are switched to it.
+items. One side serves. A push updates the other one, then readers are switched to it.
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import numpy as np
@@ -33,6 +34,18 @@ ADAPTERS = {  # scheme → module, class, package, extra
     "parquet": ("parquet", "ParquetStore", "pyarrow", ""),
 }
 WAYS = "postgresql://USER@HOST/DB, lancedb:///PATH, qdrant://HOST:6333, qdrant:///PATH or parquet:///PATH"
+FAULTS: list[tuple[str, type[SurfError], str]] = [
+    ("no password supplied", ConfigError, "needs a password: set PGPASSWORD, or write it into ~/.pgpass"),
+    ("authentication failed", ConfigError, "refuses the user or the password of PGPASSWORD: {}"),
+    (
+        'extension "vector"',
+        ConfigError,
+        "has no pgvector: install it there, and let an owner run `create extension vector` ({})",
+    ),
+    ("lock timeout", UnavailableError, "is held by another push, or by a reader's long query: try again later ({})"),
+    ("", UnavailableError, "failed: {}; readers have what they had: run the same push again to resume it"),
+]
+"""Text in the error of a vendor's client, the error to raise, and its message."""
 
 
 @dataclass(frozen=True)
@@ -53,56 +66,6 @@ class Side:
     number: int
     is_complete: bool = False
     serves: bool = False
-
-    def record(self) -> dict[str, Any]:
-        """Return the values that a store keeps."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Change:
-    """What a side's table must lose and gain. Changed rows are in both.
-
-    share: of the release's rows that are written. rows: tables with the key, `vector` and `digest`.
-    """
-
-    removed: list[str]
-    rows: Iterable[pa.Table]
-    share: float
-
-
-class Store(Protocol):
-    """What push asks of a store. `name` is a side's, `kind` users or items. Errors of the vendor's client become SurfErrors."""
-
-    place: "Place"
-
-    def read_sides(self) -> list[Side]:
-        """Return what is recorded of each side."""
-
-    def begin(self, side: Side, since: Side | None) -> None:
-        """Record that the side is being written, and make its tables: empty, or copies of those of `since`.
-
-        Existing tables stay, unless `since` is None or their vectors have another size. Raises InputError if a name is taken by
-        what no push made.
-        """
-
-    def read_digests(self, name: str, kind: str) -> pl.DataFrame:
-        """Return the key and the digest of every row."""
-
-    def change(self, name: str, kind: str, change: Change) -> None:
-        """Remove and write rows."""
-
-    def read_vectors(self, name: str, kind: str, keys: list[str]) -> dict[str, NDArray[np.float32]]:
-        """Return the vectors of these rows by key."""
-
-    def count(self, name: str, kind: str) -> int:
-        """Return the number of rows."""
-
-    def swap(self, side: Side) -> None:
-        """Record the side and let readers see it instead of the other, in one step."""
-
-    def close(self) -> None:
-        """End the connection."""
 
 
 @dataclass(frozen=True)
@@ -128,26 +91,82 @@ class Place:
         """The table in which the store keeps its sides."""
         return f"{self.prefix}surf2vec_push"
 
-    def keep_tables(self, sides: list[Side], present: set[str], side: Side, since: Side | None) -> set[str]:
-        """Return the tables of a side that stay when a push begins: all or none.
 
-        present: all names in the store. Raises InputError if a name is taken by what no push made.
+class Store(ABC):
+    """What push asks of every store. `name` is a side's, `kind` users or items. Errors of its client become SurfErrors."""
+
+    place: Place
+    keeps_tables = True
+
+    @abstractmethod
+    def read_sides(self) -> list[Side]:
+        """Return what is recorded of each side."""
+
+    @abstractmethod
+    def list_names(self) -> set[str]:
+        """Return the names of all tables, views and aliases in the store."""
+
+    @abstractmethod
+    def record(self, side: Side) -> None:
+        """Record a side."""
+
+    @abstractmethod
+    def make_table(self, kind: str, side: Side, since: Side | None) -> None:
+        """Make the empty table of a side in the place of another one; it may be a copy of that of `since`."""
+
+    @abstractmethod
+    def read_digests(self, name: str, kind: str) -> pl.DataFrame:
+        """Return the key and the digest of every row."""
+
+    @abstractmethod
+    def change(self, name: str, kind: str, removed: list[str], rows: Iterable[pa.Table], share: float) -> None:
+        """Remove the rows with these keys, then write `rows`: tables with key, `vector` and `digest`.
+
+        share: of the release's rows that are written. A changed row is removed and written.
         """
+
+    @abstractmethod
+    def read_vectors(self, name: str, kind: str, keys: list[str]) -> dict[str, NDArray[np.float32]]:
+        """Return the vectors of these rows by key."""
+
+    @abstractmethod
+    def count(self, name: str, kind: str) -> int:
+        """Return the number of rows."""
+
+    @abstractmethod
+    def swap(self, side: Side) -> None:
+        """Record the side and let readers see it instead of the other, in one step."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the connection."""
+
+    def begin(self, side: Side, since: Side | None) -> None:
+        """Record that the side is being written, and make its tables.
+
+        All of its tables stay or none: those of a known side with vectors of this size, if `since` is given. Raises InputError
+        if a name is taken by what no push made.
+        """
+        place, sides, present = self.place, self.read_sides(), self.list_names()
         known = next((one for one in sides if one.name == side.name), None)
-        tables = {self.table(kind, side.name) for kind in KEYS}
-        views = set() if any(one.serves for one in sides) else {self.table(kind) for kind in KEYS}
+        tables = {place.table(kind, side.name) for kind in KEYS}
+        views = set() if any(one.serves for one in sides) else {place.table(kind) for kind in KEYS}
         if names := ", ".join(sorted(present & (views if known else views | tables))):
             raise InputError(
-                f"{self} has {names} already, which no push made: nothing was changed; push beside it with ?prefix=NAME_"
+                f"{place} has {names} already, which no push made: nothing was changed; push beside it with ?prefix=NAME_"
             )
-        return present & tables if known and since and known.vector_size == side.vector_size else set()
+        if not (self.keeps_tables and known and since and known.vector_size == side.vector_size and tables <= present):
+            self.record(replace(side, vector_size=0))  # if this push is killed, the next one makes the tables again
+            for kind in KEYS:
+                self.make_table(kind, side, since)
+        self.record(side)
 
 
 def parse_place(url: str) -> Place:
     """Return the parts of a store's URL. Raises ConfigError if it is none, or has a password."""
     parts = urlsplit(url)
     if parts.scheme not in ADAPTERS:
-        raise ConfigError(f"{mask_credentials(url)!r} is no store: write {WAYS}")
+        raise ConfigError(f"{mask_credentials(url)!r} is not the URL of a store: write {WAYS}")
     query = dict(parse_qsl(parts.query))
     if parts.password is not None or "password" in query:
         raise ConfigError(
@@ -157,18 +176,16 @@ def parse_place(url: str) -> Place:
     prefix = query.pop("prefix", "")
     if not re.fullmatch(r"([a-z][a-z0-9_]{0,29})?", prefix):
         raise ConfigError(
-            f"prefix={prefix!r} is no prefix of a table: use up to 30 of a to z, 0 to 9 and _, a letter first"
+            f"prefix={prefix!r} cannot begin the name of a table: use up to 30 of a to z, 0 to 9 and _, a letter first"
         )
-    path = unquote(parts.path)
-    is_folder = parts.scheme in ("lancedb", "parquet") or (parts.scheme == "qdrant" and not parts.netloc)
-    if is_folder and (parts.netloc or len(path) < 2):
+    path, has_host = unquote(parts.path), parts.scheme == "qdrant" and bool(parts.netloc)
+    if parts.scheme != "postgresql" and not has_host and (parts.netloc or len(path) < 2):
         raise ConfigError(f"{url!r} names no folder: write {parts.scheme}:///PATH, with three slashes")
-    if parts.scheme == "qdrant" and parts.netloc and path.strip("/"):
+    if has_host and path.strip("/"):
         raise ConfigError(f"{mask_credentials(url)!r} has a path after the host: write qdrant://HOST:6333?prefix=NAME_")
-    known = {"https": ("true", "false")} if parts.scheme == "qdrant" and parts.netloc else {}
     for name, value in query.items() if parts.scheme != "postgresql" else ():  # libpq knows its own
-        if value not in known.get(name, ()):
-            options = "prefix=NAME_, https=true and https=false" if known else "prefix=NAME_ only"
+        if not (has_host and name == "https" and value in ("true", "false")):
+            options = "prefix=NAME_, https=true and https=false" if has_host else "prefix=NAME_ only"
             raise ConfigError(
                 f"the option {name} in the URL of a {parts.scheme} store, or its value, is unknown: write {options}"
             )
@@ -190,7 +207,11 @@ def open_store(url: str) -> Iterator[Store]:
         finally:
             store.close()
     except adapter.ERRORS as error:
-        raise explain(place, error) from None
+        text = " ".join(str(error).split())[:500]
+        if getattr(error, "status_code", None) in (401, 403):
+            raise ConfigError(f"{place} refuses the key: set QDRANT_API_KEY to one that may write ({text})") from None
+        raised, message = next((raised, message) for part, raised, message in FAULTS if part in text)
+        raise raised(f"{place} {message.format(text)}") from None
 
 
 def parse_side(values: dict[str, Any], place: Place) -> Side:
@@ -218,26 +239,6 @@ def lock_folder(place: Place) -> ExitStack:
     return stack
 
 
-def explain(place: Place, error: Exception) -> SurfError:
-    """Return the error to raise for one of a vendor's client."""
-    text = " ".join(str(error).split())[:500]
-    if "no password supplied" in text:
-        return ConfigError(f"{place} wants a password, and there is none: set PGPASSWORD, or write it into ~/.pgpass")
-    if "authentication failed" in text:
-        return ConfigError(f"{place} refuses the user or the password of PGPASSWORD: {text}")
-    if getattr(error, "status_code", None) in (401, 403):
-        return ConfigError(f"{place} refuses the key: set QDRANT_API_KEY to one that may write ({text})")
-    if 'extension "vector"' in text:
-        return ConfigError(
-            f"{place} has no pgvector: install it there, and let an owner run `create extension vector` ({text})"
-        )
-    if "lock timeout" in text:
-        return UnavailableError(
-            f"another push to {place}, or a reader's long query, holds it: try again later ({text})"
-        )
-    return UnavailableError(f"{place} does not do it: {text}; readers have what they had, and the same push goes on")
-
-
 def as_vectors(rows: pa.Table) -> NDArray[np.float32]:
     """Return the column `vector` as float32[n, D]."""
     column = rows["vector"].combine_chunks()
@@ -247,10 +248,3 @@ def as_vectors(rows: pa.Table) -> NDArray[np.float32]:
 def empty_digests(kind: str) -> pl.DataFrame:
     """Return digests of no rows, with the columns that `Store.read_digests` returns: the key and `digest`."""
     return pl.DataFrame(schema={KEYS[kind]: pl.String, "digest": pl.Int64})
-
-
-def slice_rows(tables: Iterable[pa.Table], num_rows: int) -> Iterator[pa.Table]:
-    """Yield tables in pieces of at most so many rows."""
-    for rows in tables:
-        for start in range(0, len(rows), num_rows):
-            yield rows.slice(start, num_rows)

@@ -5,6 +5,8 @@ user_vectors_a, ..._b            the sides: also a digest, and an index (HNSW: u
 surf2vec_push                    a row for each side: release, version, space_id, window_end, serves, ...
 """
 
+from collections.abc import Iterable
+from dataclasses import asdict
 from io import BytesIO
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -12,11 +14,11 @@ from urllib.parse import quote, urlencode, urlsplit
 import numpy as np
 import polars as pl
 import psycopg2
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from surf2vec.tasks.release.release_reader import KEYS
-from surf2vec.tasks.stores.places import Change, Place, Side, empty_digests, parse_side
-from surf2vec.tasks.stores.postgres_wire import encode_rows
+from surf2vec.tasks.stores.places import Place, Side, Store, as_vectors, empty_digests, parse_side
 
 OPERATORS = {"users": "vector_cosine_ops", "items": "vector_ip_ops"}
 MAX_INDEXED_SIZE = 2000  # of pgvector's HNSW
@@ -27,7 +29,7 @@ NAMES = "select relname from pg_class where relnamespace = current_schema()::reg
 TYPES = {str: "text", int: "bigint", bool: "boolean"}
 
 
-class PostgresStore:
+class PostgresStore(Store):
     """A database. Each method is one transaction."""
 
     def __init__(self, place: Place) -> None:
@@ -43,29 +45,30 @@ class PostgresStore:
         self.connection.close()
 
     def read_sides(self) -> list[Side]:
-        if (self.place.log_table,) not in self._fetch(NAMES):
+        if self.place.log_table not in self.list_names():
             return []
         with self.connection, self.connection.cursor() as cursor:
             cursor.execute(f"select * from {self.place.log_table} order by name")
             names = [column.name for column in cursor.description]
             return [parse_side(dict(zip(names, row, strict=True)), self.place) for row in cursor.fetchall()]
 
-    def begin(self, side: Side, since: Side | None) -> None:
-        sides, log, size = self.read_sides(), self.place.log_table, side.vector_size
-        kept = self.place.keep_tables(sides, {name for (name,) in self._fetch(NAMES)}, side, since)
+    def list_names(self) -> set[str]:
+        return {name for (name,) in self._fetch(NAMES)}
+
+    def record(self, side: Side) -> None:
         with self.connection, self.connection.cursor() as cursor:
             cursor.execute("create extension if not exists vector")
-            columns = ", ".join(f"{name} {TYPES[type(value)]}" for name, value in side.record().items())
-            cursor.execute(f"create table if not exists {log} ({columns}, primary key (name))")
+            columns = ", ".join(f"{name} {TYPES[type(value)]}" for name, value in asdict(side).items())
+            cursor.execute(f"create table if not exists {self.place.log_table} ({columns}, primary key (name))")
             self._record(cursor, side)
-            for kind, key in KEYS.items():
-                if (table := self.place.table(kind, side.name)) in kept:
-                    continue
-                cursor.execute(f"drop table if exists {table}")
-                columns = f'{key} text collate "C" primary key, vector vector({size}) not null, digest bigint not null'
-                cursor.execute(f"create table {table} ({columns})")
-                if since and since.vector_size == size:
-                    cursor.execute(f"insert into {table} select * from {self.place.table(kind, since.name)}")
+
+    def make_table(self, kind: str, side: Side, since: Side | None) -> None:
+        table, size = self.place.table(kind, side.name), side.vector_size
+        columns = f'{KEYS[kind]} text collate "C" primary key, vector vector({size}) not null, digest bigint not null'
+        with self.connection, self.connection.cursor() as cursor:
+            cursor.execute(f"drop table if exists {table}; create table {table} ({columns})")
+            if since and since.vector_size == size:
+                cursor.execute(f"insert into {table} select * from {self.place.table(kind, since.name)}")
 
     def read_digests(self, name: str, kind: str) -> pl.DataFrame:
         frames = [empty_digests(kind)]
@@ -75,16 +78,16 @@ class PostgresStore:
                 frames.append(pl.DataFrame(rows, frames[0].schema, orient="row"))
         return pl.concat(frames)
 
-    def change(self, name: str, kind: str, change: Change) -> None:
+    def change(self, name: str, kind: str, removed: list[str], rows: Iterable[pa.Table], share: float) -> None:
         table, key = self.place.table(kind, name), KEYS[kind]
         with self.connection, self.connection.cursor() as cursor:
-            if change.share > REBUILT_SHARE:
+            if share > REBUILT_SHARE:
                 cursor.execute(f"drop index if exists {table}_hnsw")
             cursor.execute(
-                f"delete from {table} using unnest(%s::text[]) as gone (id) where {key} = gone.id", (change.removed,)
+                f"delete from {table} using unnest(%s::text[]) as gone (id) where {key} = gone.id", (removed,)
             )
-            for rows in change.rows:
-                cursor.copy_expert(f"copy {table} from stdin (format binary)", BytesIO(encode_rows(rows)))
+            for part in rows:
+                cursor.copy_expert(f"copy {table} from stdin (format binary)", BytesIO(encode_rows(part)))
             cursor.execute(
                 "select atttypmod from pg_attribute where attrelid = %s::regclass and attname = 'vector'", (table,)
             )
@@ -110,7 +113,7 @@ class PostgresStore:
             self._record(cursor, side)
 
     def _record(self, cursor: Any, side: Side) -> None:
-        values = side.record()
+        values = asdict(side)
         cursor.execute(f"delete from {self.place.log_table} where name = %(name)s", values)
         names, marks = ", ".join(values), ", ".join(f"%({name})s" for name in values)
         cursor.execute(f"insert into {self.place.log_table} ({names}) values ({marks})", values)
@@ -119,3 +122,17 @@ class PostgresStore:
         with self.connection, self.connection.cursor() as cursor:
             cursor.execute(query, values)
             return cursor.fetchall()
+
+
+def encode_rows(rows: pa.Table) -> bytes:
+    """Return rows (key, vector, digest) in the binary format of PostgreSQL's COPY."""
+    keys, vectors = rows.column(0).to_pylist(), as_vectors(rows)
+    size = vectors.shape[1]
+    fields = [("bytes", ">i4"), ("size", ">i2"), ("unused", ">i2"), ("vector", ">f4", size)]
+    fixed = np.zeros(len(keys), np.dtype([*fields, ("digest_bytes", ">i4"), ("digest", ">i8")]))
+    fixed["bytes"], fixed["size"], fixed["vector"] = 4 + 4 * size, size, vectors
+    fixed["digest_bytes"], fixed["digest"] = 8, rows["digest"].to_numpy()
+    parts = [b"PGCOPY\n\xff\r\n\0", bytes(8)]
+    for key, row in zip(map(str.encode, keys), fixed, strict=True):
+        parts += [b"\0\3", len(key).to_bytes(4), key, row.tobytes()]
+    return b"".join([*parts, b"\xff\xff"])

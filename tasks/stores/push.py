@@ -24,7 +24,7 @@ from surf2vec.tasks.registry.releases import Version
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, ReleaseFolder, open_folder
 from surf2vec.tasks.release.release_reader import KEYS
 from surf2vec.tasks.root.run import Root, open_scratch_folder
-from surf2vec.tasks.stores.places import Change, Side, Store, empty_digests
+from surf2vec.tasks.stores.places import Side, Store, empty_digests
 from surf2vec.tasks.users.tombstones import NOBODY, Tombstones, read_tombstones
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.events import OnEvent, ignore_event
@@ -33,19 +33,6 @@ from surf2vec.trainer.system.files import digest_file
 CHECKED_ROWS = 100
 DIGEST_BYTES = 8
 ANEW_SHARE = 0.5  # if more of the rows change, a side is written anew
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The keys of rows that are new, changed and gone."""
-
-    new: pl.Series
-    changed: pl.Series
-    gone: pl.Series
-
-    @property
-    def num_written(self) -> int:
-        return len(self.new) + len(self.changed)
 
 
 @dataclass(frozen=True)
@@ -122,9 +109,13 @@ def push(
     name = "b" if serving and serving.name == "a" else "a"
     target = pushed.name_side(name, max((side.number for side in sides.values()), default=0) + 1)
     wanted = {kind: pushed.read_digests(kind) for kind in KEYS}
-    served = {kind: _read_held(store, serving, kind) for kind in KEYS}
-    found = {kind: compare(served[kind], wanted[kind], key) for kind, key in KEYS.items()}
-    anew = whole or found["users"].num_written > ANEW_SHARE * len(wanted["users"])
+    served = {kind: store.read_digests(serving.name, kind) if serving else empty_digests(kind) for kind in KEYS}
+    found = {
+        f"{name}{'' if kind == 'users' else '_items'}": len(keys)
+        for kind, key in KEYS.items()
+        for name, keys in compare(served[kind], wanted[kind], key).items()
+    }
+    anew = whole or found["new"] + found["changed"] > ANEW_SHARE * len(wanted["users"])
     if not whole and serving and holds(serving, target):
         checked = check_side(store, serving, wanted)
         changed, message = False, f"release {target.release} serves there already: nothing to do"
@@ -142,7 +133,7 @@ def push(
         "release": target.release,
         "version": target.version,
         "since": serving.release if serving else None,
-        **describe_differences(found),
+        **found,
         "checked": checked,
         "users_forgotten": num_forgotten,
         "changed_store": changed,
@@ -152,7 +143,7 @@ def push(
 
 
 def roll_back(store: Store, on_event: OnEvent = ignore_event) -> dict[str, Any]:
-    """Let readers see the release before again. Repeating the call changes nothing. Raises InputError if there is none."""
+    """Switch readers back to the previous release. Repeating the call changes nothing. Raises InputError if there is none."""
     started = time.monotonic()
     sides = store.read_sides()
     serving = next((side for side in sides if side.serves), None)
@@ -186,36 +177,35 @@ def holds(side: Side | None, target: Side) -> bool:
     return side is not None and side.is_complete and side.manifest_sha256 == target.manifest_sha256
 
 
-def compare(held: pl.DataFrame, wanted: pl.DataFrame, key: str) -> Difference:
-    """Return how the rows `wanted` differ from those `held`; both have the columns key and `digest`."""
+def compare(held: pl.DataFrame, wanted: pl.DataFrame, key: str) -> dict[str, pl.Series]:
+    """Return the keys of rows that are new, changed and gone from `held` to `wanted`; both have the key and `digest`."""
     both = wanted.join(held, on=key, how="left", suffix="_held", maintain_order="left")
     is_new = both["digest_held"].is_null()
     is_changed = ~is_new & (both["digest"] != both["digest_held"])
     gone = held.join(wanted, on=key, how="anti")[key]
-    return Difference(both.filter(is_new)[key], both.filter(is_changed)[key], gone)
+    return {"new": both.filter(is_new)[key], "changed": both.filter(is_changed)[key], "gone": gone}
 
 
 def write_side(
     store: Store, pushed: Pushed, target: Side, since: Side | None, wanted: dict[str, pl.DataFrame], on_event: OnEvent
 ) -> None:
     """Bring a side that does not serve up to date: remove and write the rows that differ."""
+
+    def report(tables: Iterator[pa.Table], kind: str, total: int) -> Iterator[pa.Table]:
+        done = 0
+        for rows in tables:
+            yield rows
+            done += len(rows)
+            on_event("progress", {"step": f"push {kind}", "done": done, "total": total, "unit": "rows"})
+
     store.begin(target, since)
     for kind, key in KEYS.items():
         found = compare(store.read_digests(target.name, kind), wanted[kind], key)
-        written = pl.concat([found.new, found.changed])
-        on_event("log", {"message": f"{kind}: {len(written):,} rows to write, {len(found.gone):,} to remove"})
-        rows = report_rows(pushed.read_some(kind, written), kind, len(written), on_event)
+        written = pl.concat([found["new"], found["changed"]])
+        on_event("log", {"message": f"{kind}: {len(written):,} rows to write, {len(found['gone']):,} to remove"})
+        rows = report(pushed.read_some(kind, written), kind, len(written))
         share = len(written) / max(1, len(wanted[kind]))
-        store.change(target.name, kind, Change([*found.changed, *found.gone], rows, share))
-
-
-def report_rows(tables: Iterator[pa.Table], kind: str, total: int, on_event: OnEvent) -> Iterator[pa.Table]:
-    """Yield tables as they are, and report the progress."""
-    done = 0
-    for rows in tables:
-        yield rows
-        done += len(rows)
-        on_event("progress", {"step": f"push {kind}", "done": done, "total": total, "unit": "rows"})
+        store.change(target.name, kind, [*found["changed"], *found["gone"]], rows, share)
 
 
 def check_side(store: Store, side: Side, wanted: dict[str, pl.DataFrame]) -> int:
@@ -229,7 +219,8 @@ def check_side(store: Store, side: Side, wanted: dict[str, pl.DataFrame]) -> int
             )
         sample = wanted[kind].sample(min(CHECKED_ROWS, len(wanted[kind])))
         vectors = store.read_vectors(side.name, kind, sample[key].to_list())
-        differing = [name for name, digest in sample.iter_rows() if not _agrees(vectors.get(name), digest)]
+        found = {name: digest_vectors(vector[None])[0] for name, vector in vectors.items()}
+        differing = [name for name, digest in sample.iter_rows() if found.get(name) != digest]
         if differing:
             raise DamageError(
                 f"{place} has {len(differing):,} of {len(sample):,} rows that differ from release {side.release}: {way_out}"
@@ -245,18 +236,9 @@ def remove_forgotten(store: Store, forgotten: Tombstones) -> int:
         keys = store.read_digests(side.name, "users")["user_id"]
         names = keys.filter(pl.Series(forgotten.is_forgotten(keys.to_list()), dtype=pl.Boolean)).to_list()
         if names:
-            store.change(side.name, "users", Change(names, [], 0.0))
+            store.change(side.name, "users", names, [], 0.0)
         num_removed += len(names)
     return num_removed
-
-
-def describe_differences(found: dict[str, Difference]) -> dict[str, int]:
-    """Return the numbers of new, changed and gone users and items."""
-    counts = {}
-    for kind, suffix in (("users", ""), ("items", "_items")):
-        for name in ("new", "changed", "gone"):
-            counts[f"{name}{suffix}"] = len(getattr(found[kind], name))
-    return counts
 
 
 def make_rows(kind: str, keys: pa.Array, vectors: NDArray[np.float32]) -> pa.Table:
@@ -271,12 +253,3 @@ def digest_vectors(vectors: NDArray[np.float32]) -> NDArray[np.int64]:
     starts = range(0, len(rows), size)
     digests = b"".join(blake2b(rows[at : at + size], digest_size=DIGEST_BYTES).digest() for at in starts)
     return np.frombuffer(digests, "<i8").astype(np.int64)
-
-
-def _agrees(vector: NDArray[np.float32] | None, digest: int) -> bool:
-    return vector is not None and int(digest_vectors(vector[None, :])[0]) == digest
-
-
-def _read_held(store: Store, side: Side | None, kind: str) -> pl.DataFrame:
-    """Return the digests of a side; none without a side."""
-    return store.read_digests(side.name, kind) if side else empty_digests(kind)

@@ -9,19 +9,21 @@ A point's id is the UUID (version 5, namespace URL) of the user id or url. An AP
 
 import os
 import warnings
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, uuid5
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 from numpy.typing import NDArray
 from qdrant_client import QdrantClient, models
 from qdrant_client.http.exceptions import ApiException
 
 from surf2vec.tasks.release.release_reader import KEYS
-from surf2vec.tasks.stores.places import Change, Place, Side, as_vectors, empty_digests, parse_side, slice_rows
+from surf2vec.tasks.stores.places import Place, Side, Store, as_vectors, empty_digests, parse_side
 from surf2vec.trainer.errors import ConfigError
 
 WRITTEN_ROWS, READ_ROWS = 500, 5_000
@@ -31,7 +33,7 @@ POINTS = {"a": 1, "b": 2}
 ERRORS = (ApiException, RuntimeError)  # the second of the local mode, if another process has the folder
 
 
-class QdrantStore:
+class QdrantStore(Store):
     """A server or a folder."""
 
     def __init__(self, place: Place) -> None:
@@ -54,25 +56,27 @@ class QdrantStore:
         self.client.close()
 
     def read_sides(self) -> list[Side]:
-        if self.place.log_table not in self._list_names():
+        if self.place.log_table not in self.list_names():
             return []
         serves = self._aliases().get(self.place.table("users"), "")
         points, _ = self.client.scroll(self.place.log_table, with_payload=True)
         sides = [parse_side(point.payload or {}, self.place) for point in points]
         return [replace(side, serves=serves == self.place.table("users", side.name)) for side in sides]
 
-    def begin(self, side: Side, since: Side | None) -> None:
-        present = self._list_names()
-        kept = self.place.keep_tables(self.read_sides(), present | self._aliases().keys(), side, since)
-        if self.place.log_table not in present:
+    def list_names(self) -> set[str]:
+        return {one.name for one in self.client.get_collections().collections} | self._aliases().keys()
+
+    def record(self, side: Side) -> None:
+        if self.place.log_table not in self.list_names():
             self.client.create_collection(self.place.log_table, vectors_config={})
-        self._record(side)
-        for kind in KEYS:
-            if (table := self.place.table(kind, side.name)) in kept:
-                continue
-            self.client.delete_collection(table)
-            vectors = models.VectorParams(size=side.vector_size, distance=models.Distance.DOT)
-            self.client.create_collection(table, vectors_config=vectors)
+        point = models.PointStruct(id=POINTS[side.name], vector={}, payload=asdict(side))
+        self.client.upsert(self.place.log_table, [point])
+
+    def make_table(self, kind: str, side: Side, since: Side | None) -> None:
+        table = self.place.table(kind, side.name)
+        self.client.delete_collection(table)
+        vectors = models.VectorParams(size=side.vector_size, distance=models.Distance.DOT)
+        self.client.create_collection(table, vectors_config=vectors)
 
     def read_digests(self, name: str, kind: str) -> pl.DataFrame:
         frames, offset = [empty_digests(kind)], None
@@ -83,15 +87,14 @@ class QdrantStore:
             if offset is None:
                 return pl.concat(frames)
 
-    def change(self, name: str, kind: str, change: Change) -> None:
+    def change(self, name: str, kind: str, removed: list[str], rows: Iterable[pa.Table], share: float) -> None:
         table, key = self.place.table(kind, name), KEYS[kind]
-        for start in range(0, len(change.removed), READ_ROWS):
-            self.client.delete(table, list(map(point_id, change.removed[start : start + READ_ROWS])))
-        for rows in slice_rows(change.rows, WRITTEN_ROWS):
-            keys, digests = rows[key].to_pylist(), rows["digest"].to_pylist()
-            payloads = [{key: one, "digest": digest} for one, digest in zip(keys, digests, strict=True)]
-            ids, vectors = list(map(point_id, keys)), as_vectors(rows).tolist()
-            self.client.upsert(table, models.Batch(ids=ids, vectors=vectors, payloads=payloads))
+        for start in range(0, len(removed), READ_ROWS):
+            self.client.delete(table, list(map(point_id, removed[start : start + READ_ROWS])))
+        for part in (one.slice(start, WRITTEN_ROWS) for one in rows for start in range(0, len(one), WRITTEN_ROWS)):
+            payloads = part.select([key, "digest"]).to_pylist()
+            ids = [point_id(payload[key]) for payload in payloads]
+            self.client.upsert(table, models.Batch(ids=ids, vectors=as_vectors(part).tolist(), payloads=payloads))
 
     def read_vectors(self, name: str, kind: str, keys: list[str]) -> dict[str, NDArray[np.float32]]:
         ids = list(map(point_id, keys))
@@ -102,7 +105,7 @@ class QdrantStore:
         return self.client.count(self.place.table(kind, name), exact=True).count
 
     def swap(self, side: Side) -> None:
-        self._record(side)
+        self.record(side)
         present, moves = self._aliases(), list[Any]()
         for kind in KEYS:
             alias = self.place.table(kind)
@@ -111,13 +114,6 @@ class QdrantStore:
             create = models.CreateAlias(collection_name=self.place.table(kind, side.name), alias_name=alias)
             moves.append(models.CreateAliasOperation(create_alias=create))
         self.client.update_collection_aliases(moves)
-
-    def _record(self, side: Side) -> None:
-        point = models.PointStruct(id=POINTS[side.name], vector={}, payload=side.record())
-        self.client.upsert(self.place.log_table, [point])
-
-    def _list_names(self) -> set[str]:
-        return {one.name for one in self.client.get_collections().collections}
 
     def _aliases(self) -> dict[str, str]:
         return {one.alias_name: one.collection_name for one in self.client.get_aliases().aliases}

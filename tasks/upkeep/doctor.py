@@ -7,7 +7,7 @@ import glob
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -39,8 +39,8 @@ EVENTS_CHECKS = {  # columns of sql/checks/event_faults.sql
     "unsorted_events": "out of order",
     "duplicate_events": "of a line that has another",
 }
-_GIVE_ALL = "remove {} and give all logs again"
-_BEFORE_NEW_LOGS = "give the last `surf2vec run` again, before new logs: it is {} anew, if it is needed"
+_INGEST_ALL = "remove {} and ingest all logs again"
+_RUN_AGAIN = "remove {} and repeat the last `surf2vec run` before new logs: it is made again, if it is needed"
 
 
 @dataclass(frozen=True)
@@ -54,81 +54,84 @@ class Diagnosis:
 
 def examine(root: Root) -> list[Diagnosis]:
     """Returns all findings of a root, in the order of the data flow."""
-    findings = [*_examine_events(root), *_examine_corpora(root)]
+    found = [*_examine_events(root)]
+    for folder in list_folders(root.path / "corpus"):
+        found += _conclude(folder, _examine_corpus(folder), _RUN_AGAIN.format(folder))
     if root.store.exists():
-        findings += [Diagnosis(*found) for found in examine_store(root.store)]  # type: ignore[arg-type]
-    findings += _examine_exports(root)
+        found += [Diagnosis(*one) for one in examine_store(root.store)]  # type: ignore[arg-type]
+    for folder in list_folders(root.path / "export"):
+        found += _conclude(folder, _examine_export(folder), _find_way_out(root, folder))
     if root.database.exists():  # otherwise the root publishes elsewhere, or has published nothing
         damage = [Diagnosis("damage", *problem) for problem in _examine_registry(root)]
-        findings += damage or [Diagnosis("ok", root.tracking_uri, "the root's own registry")]
+        found += damage or [Diagnosis("ok", root.tracking_uri, "the root's own registry")]
     for folder in list_folders(root.path / "runs"):
-        try:
-            ended = format_counted(len(read_run_record(folder / "run.json").steps.ended()), "step")
-            findings.append(Diagnosis("ok", str(folder), f"{ended} ended"))
-        except DamageError as error:
-            findings.append(Diagnosis("damage", str(folder), str(error)))
+        found += _conclude(folder, _examine_record(folder))
     leftovers = {path for path in root.path.rglob(f"*{TEMPORARY_SUFFIX}") if path != root.temporary}
     leftovers |= set(root.temporary.iterdir()) if root.temporary.exists() else set()
-    return [*findings, *_orphans(leftovers, "temporary files of runs that died, or of one that is under way")]
+    return [*found, *_warn(leftovers, "temporary files of runs that died, or of one that is under way")]
 
 
 def _examine_events(root: Root) -> Iterator[Diagnosis]:
+    place, way_out = str(root.sources), _INGEST_ALL.format(root.sources)
     try:
         catalog = read_json(root.sources)
         sources, partitions = catalog["sources"], catalog["partitions"]
     except (DamageError, KeyError, TypeError) as error:
-        yield Diagnosis("damage", str(root.sources), f"cannot be used ({error}); {_GIVE_ALL.format(root.sources)}")
+        yield Diagnosis("damage", place, f"cannot be used ({error}); {way_out}")
         return
     named: set[Path] = set()
     with TemporaryDirectory() as spill, connect(EVENTS_BYTES, Path(spill), EVENTS_THREADS) as con:
         for source in sources:
             files = {root.path / name: about for name, about in source["files"].items()}
             named |= set(files)
-            for place, text in list(_damaged(files)) or list(_broken_events(con, files, partitions)):
-                way_out = f"remove {place}, if it is there, and give the log {source['name']} again"
-                yield Diagnosis("damage", place, f"{text}; {way_out}")
+            for path, text in list(_find_altered(files)) or list(_find_broken(con, files, partitions)):
+                fix = f"remove {path}, if it is there, and ingest the log {source['name']} again"
+                yield Diagnosis("damage", path, f"{text}; {fix}")
             if sum(about["rows"] for about in files.values()) != source["events"]:
-                text = f"{source['name']}: events and rows of files differ; {_GIVE_ALL.format(root.sources)}"
-                yield Diagnosis("damage", str(root.sources), text)
+                yield Diagnosis("damage", place, f"{source['name']}: events and rows of files differ; {way_out}")
     yield Diagnosis("ok", str(root.events), f"{len(sources)} sources in {len(named)} files")
-    yield from _orphans(set(root.events.rglob("*.parquet")) - named, "events files that no source names")
+    yield from _warn(set(root.events.rglob("*.parquet")) - named, "events files that no source names")
 
 
-def _examine_corpora(root: Root) -> Iterator[Diagnosis]:
-    for folder in list_folders(root.path / "corpus"):
-        extra: set[Path] = set()
-        try:
-            manifest = read_json(folder / "manifest.json")
-            corpora = [Corpus(folder, manifest)]
-            if "num_changed" in manifest:
-                corpora.append(open_corpus(folder / CHANGED))
-            files = {one.folder / name: about for one in corpora for name, about in one.manifest["files"].items()}
-            problems = list(_damaged(files)) or [(str(folder), text) for text in find_misfits(*corpora)]
-            known = {*files, *(one.folder / "manifest.json" for one in corpora)}
-            extra = {path for path in folder.rglob("*") if path.is_file()} - known
-        except (DamageError, KeyError, TypeError, ValueError, OSError) as error:
-            problems = [(str(folder), str(error))]
-        summary = "" if problems else f"{manifest['num_users']:,} users, {manifest['num_tokens']:,} tokens"
-        yield from _list_findings(folder, summary, problems, f"remove {folder} and {_BEFORE_NEW_LOGS.format('built')}")
-        yield from _orphans(extra, "files that the corpus does not name")
+def _conclude(folder: Path, findings: Iterator[Diagnosis], way_out: str = "") -> Iterator[Diagnosis]:
+    """Yield the findings of a folder: damage with the remedy, and "ok" only without damage. An error is damage, too."""
+    found: list[Diagnosis] = []
+    try:
+        found.extend(findings)
+    except (DamageError, KeyError, TypeError, ValueError, OSError) as error:
+        found.append(Diagnosis("damage", str(folder), str(error)))
+    is_damaged = any(one.level == "damage" for one in found)
+    for one in found:
+        if one.level == "damage" and way_out:
+            yield replace(one, message=f"{one.message}; {way_out}")
+        elif one.level != "ok" or not is_damaged:
+            yield one
 
 
-def _examine_exports(root: Root) -> Iterator[Diagnosis]:
-    for folder in list_folders(root.path / "export"):
-        try:
-            manifest = read_json(folder / "manifest.json")
-            problems = list(_damaged({folder / name: about for name, about in list_files(manifest).items()}))
-        except (DamageError, KeyError, TypeError) as error:
-            problems = [(str(folder), str(error))]
-        summary = "" if problems else f"release of {manifest['num_users']:,} users and {manifest['num_items']:,} items"
-        yield from _list_findings(folder, summary, problems, _find_way_out(root, folder))
+def _examine_corpus(folder: Path) -> Iterator[Diagnosis]:
+    manifest = read_json(folder / "manifest.json")
+    corpora = [Corpus(folder, manifest), *([open_corpus(folder / CHANGED)] if "num_changed" in manifest else [])]
+    files = {one.folder / name: about for one in corpora for name, about in one.manifest["files"].items()}
+    altered = list(_find_altered(files))
+    yield from (Diagnosis("damage", *problem) for problem in altered)
+    yield from (Diagnosis("damage", str(folder), text) for text in (() if altered else find_misfits(*corpora)))
+    yield Diagnosis("ok", str(folder), f"{manifest['num_users']:,} users, {manifest['num_tokens']:,} tokens")
+    known = {*files, *(one.folder / "manifest.json" for one in corpora)}
+    extra = {path for path in folder.rglob("*") if path.is_file()} - known
+    yield from _warn(extra, "files that the corpus does not name")
 
 
-def _list_findings(folder: Path, summary: str, problems: list[tuple[str, str]], way_out: str) -> Iterator[Diagnosis]:
-    """Yield the findings of a folder: its problems, each with the remedy, or one "ok" with the summary."""
-    yield from (Diagnosis("damage", place, f"{text}; {way_out}") for place, text in problems)
-    if not problems:
-        yield Diagnosis("ok", str(folder), summary)
+def _examine_export(folder: Path) -> Iterator[Diagnosis]:
+    manifest = read_json(folder / "manifest.json")
+    for problem in _find_altered({folder / name: about for name, about in list_files(manifest).items()}):
+        yield Diagnosis("damage", *problem)
+    summary = f"release of {manifest['num_users']:,} users and {manifest['num_items']:,} items"
+    yield Diagnosis("ok", str(folder), summary)
+
+
+def _examine_record(folder: Path) -> Iterator[Diagnosis]:
+    ended = len(read_run_record(folder / "run.json").steps.ended())
+    yield Diagnosis("ok", str(folder), f"{format_counted(ended, 'step')} ended")
 
 
 def _find_way_out(root: Root, export_dir: Path) -> str:
@@ -138,7 +141,7 @@ def _find_way_out(root: Root, export_dir: Path) -> str:
     except DamageError:
         registered = None
     if registered is None or registered.storage != "copy":
-        return f"remove {export_dir} and {_BEFORE_NEW_LOGS.format('made')}"
+        return _RUN_AGAIN.format(export_dir)
     uri = registered.tracking_uri
     place = "" if uri == root.tracking_uri else f" --tracking-uri {uri}"
     name = f"models:/{registered.model_name}/{registered.model_version}"
@@ -153,22 +156,23 @@ def _examine_registry(root: Root) -> Problems:
     except sqlite3.DatabaseError as error:
         found = str(error)
     if found != "ok":
-        yield (
-            str(root.database),
-            f"the registry's database is damaged ({found}): bring back a copy of it, or move it away and run "
-            "with --full: a release is then registered in a new one, as version 1",
+        way_out = (
+            "restore a backup of it, or move it away and run with --full: a release is then version 1 of a new one"
         )
+        yield str(root.database), f"the registry's database is damaged ({found}): {way_out}"
         return
-    way_out = "give the `surf2vec run` again that made release {}: it mends the copy"
     try:
         for copy in list_versions(root.tracking_uri):
             for fault in find_faults(copy.folder, copy.tags):
-                yield copy.place, f"{fault}; {way_out.format(copy.tags['release'])}"
+                yield (
+                    copy.place,
+                    f"{fault}; repeat the `surf2vec run` that made release {copy.tags['release']}: it repairs the copy",
+                )
     except SurfError as error:
         yield str(root.database), str(error)
 
 
-def _damaged(files: dict[Path, dict[str, Any]]) -> Problems:
+def _find_altered(files: dict[Path, dict[str, Any]]) -> Problems:
     """Yield each file that does not match its manifest."""
     for path, about in files.items():
         try:
@@ -177,7 +181,7 @@ def _damaged(files: dict[Path, dict[str, Any]]) -> Problems:
             yield str(path), str(error)
 
 
-def _broken_events(con: duckdb.DuckDBPyConnection, files: dict[Path, dict[str, Any]], partitions: int) -> Problems:
+def _find_broken(con: duckdb.DuckDBPyConnection, files: dict[Path, dict[str, Any]], partitions: int) -> Problems:
     """Yield each events file whose checksum is right, but whose number of rows is wrong or whose events break a rule."""
     for path, about in files.items():
         if (rows := pq.read_metadata(path).num_rows) != about["rows"]:
@@ -188,7 +192,7 @@ def _broken_events(con: duckdb.DuckDBPyConnection, files: dict[Path, dict[str, A
                 yield str(path), f"{path} has {format_counted(faults[check], 'event')} {fault} ({check})"
 
 
-def _orphans(paths: set[Path], what: str) -> Iterator[Diagnosis]:
+def _warn(paths: set[Path], what: str) -> Iterator[Diagnosis]:
     if paths:
         names = ", ".join(sorted(path.name for path in paths)[:3]) + (" ..." if len(paths) > 3 else "")
         yield Diagnosis("warning", str(min(paths).parent), f"{len(paths)} {what}: {names}")

@@ -46,7 +46,7 @@ def test_a_release_that_the_root_does_not_have_is_pulled(root: Root, tmp_path: P
 
 @pytest.mark.parametrize(
     ("url", "exit_code", "message"),
-    [("mysql://me@host/db", 2, "is no store"), ("postgresql://me@localhost:1/db", 1, "localhost")],
+    [("mysql://me@host/db", 2, "not the URL of a store"), ("postgresql://me@localhost:1/db", 1, "localhost")],
 )
 def test_a_store_that_cannot_be_used_is_told_before_anything(
     url: str, exit_code: int, message: str, tmp_path: Path

@@ -1,4 +1,4 @@
-"""Releases one after another, each written with what it changed: users and items by name, their vectors by a number each."""
+"""Releases one after another: users and items by name, their vectors by a number each."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,13 +42,12 @@ def export_state(
     root: Root,
     release: str,
     state: State,
-    since: str | None = None,
     partitions: int = 4,
     on_event: OnEvent = ignore_event,
     last: tuple[str, ...] = (),
     **storage: Any,
 ) -> Path:
-    """The export of a state, with what it changed since another release of the root; returns its folder.
+    """The export of a state; returns its folder.
 
     Users are by their ids in each file, but for those in `last`, who come after the others in that order.
     """
@@ -69,19 +68,14 @@ def export_state(
         [np.array(rows, np.float32).reshape(-1, VECTOR_SIZE) for rows in users],
         np.array([_draw(ix, number) for ix, number in enumerate(state.items)], np.float32),
     )
-    job = Export(
-        corpus_dir, root.export(release), release, f"run-{release}", "space-1", ExportConfig(**storage),
-        since_dir=root.export(since) if since else None,
-    )  # fmt: skip
+    job = Export(corpus_dir, root.export(release), release, f"run-{release}", "space-1", ExportConfig(**storage))
     export_vectors(job, generation, on_event)
     return root.export(release)
 
 
-def publish_state(
-    root: Root, publish: PublishConfig, release: str, state: State, since: str | None = None, last: tuple[str, ...] = ()
-) -> int:
-    """The number of the version of a state, registered with what it changed."""
-    export_state(root, release, state, since, last=last)
+def publish_state(root: Root, publish: PublishConfig, release: str, state: State, last: tuple[str, ...] = ()) -> int:
+    """The number of the version of a state, registered."""
+    export_state(root, release, state, last=last)
     return publish_release(root, publish, write_run_record(release), root.export(release), None)["model_version"]
 
 

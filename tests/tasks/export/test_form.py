@@ -10,11 +10,11 @@ from surf2vec.trainer.errors import DamageError
 ABOUT = {"bytes": 7, "sha256": "0" * 64}
 
 
-def make_manifest(user: str = "a", item: str = "b", index: str = "c", changed: str = "changes/d") -> dict[str, Any]:
+def make_manifest(user: str = "a", item: str = "b", index: str = "c") -> dict[str, Any]:
     return {
         "format_version": 1, "release": "r1", "space_id": "s1", "created_from": {"window_id": "w1"}, "vector_size": 4,
         "num_users": 1, "num_items": 1, "partitions": 1, "user_files": {user: ABOUT | {"rows": 1}}, "item_files": {item: ABOUT},
-        "index": ABOUT | {"file": index}, "changes": {"since": "r0", "files": {changed: ABOUT}},
+        "index": ABOUT | {"file": index},
     }  # fmt: skip
 
 
@@ -22,7 +22,7 @@ def test_a_manifest_is_returned_as_it_is() -> None:
     assert check_manifest(make_manifest(), "it") == make_manifest()
 
 
-@pytest.mark.parametrize("where", ["user", "item", "index", "changed"])
+@pytest.mark.parametrize("where", ["user", "item", "index"])
 @pytest.mark.parametrize("name", ["../../../x", "a/../../../x"])
 def test_names_that_lead_outside_are_refused(where: str, name: str) -> None:
     with pytest.raises(DamageError, match="which is outside the export"):

@@ -1,25 +1,29 @@
-"""Pull with --since: a folder of what changed, which three lines apply; few bytes are fetched. And pulls that are killed."""
+"""Pull with --since: a folder of what changed, which three lines apply. And pulls that are killed."""
 
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from surf2vec.tasks.registry.pull import pull
-from surf2vec.tasks.registry.pull_since import pull_since
+from surf2vec.tasks.registry.pull_since import pull_since, write_difference
+from surf2vec.tasks.release.release_reader import KEYS
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.users.pseudonyms import keyed_digest
 from surf2vec.tasks.users.tombstones import Tombstones
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.system.files import read_json, verify_file
-from tests.roots.release_series import State, bytes_of, many_users, publish_state, read_table
+from tests.roots.release_series import State, bytes_of, export_state, many_users, publish_state, read_table
 from tests.roots.releases import STORAGES
 
 CHAMPION = "models:/surf2vec-users@champion"
@@ -35,8 +39,8 @@ def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     made = Root(tmp_path_factory.mktemp("root"))
     # The second night is by user id as a full one is, the third has those it added last, as an incremental one.
     for number, state in enumerate(STATES, start=1):
-        since, last = (f"r{number - 1}" if number > 1 else None), ("user-100", "new-2") if number == 3 else ()
-        publish_state(made, STORAGES[request.param], f"r{number}", state, since, last)
+        last = ("user-100", "new-2") if number == 3 else ()
+        publish_state(made, STORAGES[request.param], f"r{number}", state, last)
     return made
 
 
@@ -64,12 +68,37 @@ def test_a_new_folder_gets_the_changes_which_the_pages_lines_apply(root: Root, t
     gone = pl.read_parquet(tmp_path / "changes" / "removed_users.parquet")["user_id"].to_list()
     assert gone == {1: ["user-101", "user-102"], 2: ["new-1", "user-102"], 3: []}[since]
     assert told["changed_users"] == {1: 42, 2: 3, 3: 0}[since]
-    ways = {1: "both releases, compared", 2: "the changes that the release has", 3: "it is the same release"}
-    assert told["way"] == ways[since]
-    assert since == 1 or told["fetched_bytes"] < told["bytes"] / 9
-    assert (
-        pull_since(CHAMPION, tmp_path / "changes", since, root.tracking_uri)["changed_users"] == told["changed_users"]
-    )
+    assert told["changed_items"] == {1: 4, 2: 1, 3: 0}[since]  # everybody visits the first two: their counts change
+    again = pull_since(CHAMPION, tmp_path / "changes", since, root.tracking_uri)
+    assert again == told
+
+
+names = st.sampled_from([f"u{n}" for n in range(24)])
+nights = st.tuples(
+    st.dictionaries(names, st.integers(0, 3), max_size=8),
+    st.lists(names, max_size=6).map(tuple),
+    st.dictionaries(st.integers(0, 4), st.integers(0, 3), max_size=3),
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(nights, st.sampled_from(["float32", "float16", "int8"]), st.sampled_from([4, 8]))
+def test_older_rows_and_the_difference_make_the_newer_release(night: Any, dtype: str, partitions: int) -> None:
+    first = State({f"u{n}": 0 for n in range(12)} | {f"staying-{n}": 0 for n in range(90)}, [0] * 60)
+    with tempfile.TemporaryDirectory() as folder:
+        root, out = Root(Path(folder)), Path(folder) / "out"
+        folders = [
+            export_state(root, "r1", first, dtype=dtype),
+            export_state(root, "r2", first.change(*night), partitions, dtype=dtype),
+        ]
+        files = write_difference([(one, read_json(one / "manifest.json")) for one in folders], out, Tombstones())
+        for kind, key in KEYS.items():
+            older, newer = (read_table(one, kind[:-1]) for one in folders)
+            changed = [pl.read_parquet(out / name) for name in files if name.startswith(kind[:-1])]
+            over = pl.concat([pl.read_parquet(out / f"removed_{kind}.parquet"), *(one.select(key) for one in changed)])
+            assert pl.concat([older.join(over, on=key, how="anti"), *changed]).sort(key).equals(newer)
+            if partitions == 4:
+                assert sum(map(len, changed)) == len(newer.join(older, on=newer.columns, how="anti"))
 
 
 def test_who_was_forgotten_since_is_gone(root: Root, tmp_path: Path) -> None:
@@ -97,19 +126,19 @@ def test_a_folder_with_a_whole_release_stays_and_a_version_that_is_not_there_is_
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_a_corrupt_file_of_changes_is_named_and_what_is_there_stays(root: Root, tmp_path: Path) -> None:
+def test_a_corrupt_file_is_named_and_what_is_there_stays(root: Root, tmp_path: Path) -> None:
     out = tmp_path / "changes"
     pull_since(CHAMPION, out, 1, root.tracking_uri)
     before = bytes_of(out)
     inside = [
-        *(root.artifacts / "models").rglob("changes/removed_users.parquet"),
-        *root.path.glob("export/r3/changes/removed_users.parquet"),
+        *(root.artifacts / "models").rglob("user_vectors/part-00000.parquet"),
+        *root.path.glob("export/r3/user_vectors/part-00000.parquet"),
     ]
     kept = {path: path.read_bytes() for path in inside}
     for path in inside:
         path.write_bytes(kept[path][:-1])
     try:
-        with pytest.raises(DamageError, match=r"changes/removed_users.parquet of models:/surf2vec-users/3 has"):
+        with pytest.raises(DamageError, match=r"user_vectors/part-00000.parquet of models:/surf2vec-users/\d has"):
             pull_since(CHAMPION, out, 2, root.tracking_uri)
     finally:
         for path, data in kept.items():

@@ -13,13 +13,13 @@ from surf2vec.trainer.errors import ConfigError, UnavailableError
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("mysql://me@host/db", r"'mysql://\*\*\*@host/db' is no store: write postgresql://"),
-        ("vectors", "'vectors' is no store: write postgresql://USER@HOST/DB, lancedb:///PATH"),
+        ("mysql://me@host/db", r"'mysql://\*\*\*@host/db' is not the URL of a store: write postgresql://"),
+        ("vectors", "'vectors' is not the URL of a store: write postgresql://USER@HOST/DB, lancedb:///PATH"),
         ("postgresql://me:hunter2@host/db", "has a password.*PGPASSWORD"),
         ("postgresql://me@host/db?password=hunter2", "has a password.*PGPASSWORD"),
         ("lancedb://vectors", "names no folder: write lancedb:///PATH, with three slashes"),
         ("parquet://", "names no folder: write parquet:///PATH"),
-        ("parquet:///data?prefix=Drop;", "prefix='Drop;' is no prefix of a table"),
+        ("parquet:///data?prefix=Drop;", "prefix='Drop;' cannot begin the name of a table"),
         (
             "qdrant://host:6333?https=yes",
             "the option https .*, or its value, is unknown: write prefix=NAME_, https=true",
@@ -67,7 +67,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("url", ["postgresql://me@localhost:1/db", "qdrant://localhost:1"])
 def test_a_server_that_is_away_is_named(url: str) -> None:
-    with pytest.raises(UnavailableError, match=f"{url.split(':')[0]}://.*localhost:1.*the same push goes on"):
+    with pytest.raises(UnavailableError, match=f"{url.split(':')[0]}://.*localhost:1.*run the same push again"):
         open_store(url).__enter__()
 
 
@@ -90,7 +90,7 @@ def test_a_password_that_is_wanted_comes_from_the_environment(postgres: str, mon
     connection.close()
     url = f"{postgres.replace('postgres@', 'careful@')}&prefix=careful_"
     monkeypatch.delenv("PGPASSWORD", raising=False)
-    with pytest.raises(ConfigError, match="wants a password, and there is none: set PGPASSWORD"):
+    with pytest.raises(ConfigError, match="needs a password: set PGPASSWORD"):
         open_store(url).__enter__()
     monkeypatch.setenv("PGPASSWORD", "wrong")
     with pytest.raises(ConfigError, match="refuses the user or the password"):

@@ -11,7 +11,7 @@ import pytest
 
 from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.root.run import Root
-from surf2vec.tasks.stores.places import Change, open_store
+from surf2vec.tasks.stores.places import open_store
 from surf2vec.tasks.stores.push import compare, make_rows, open_pushed, roll_back
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.events import ignore_event
@@ -24,7 +24,7 @@ from tests.roots.releases import STORAGES, make_release, write_run_record
 def test_what_is_new_changed_and_gone() -> None:
     held = pl.DataFrame({"url": ["a", "b", "c"], "digest": [1, 2, 3]})
     found = compare(held, pl.DataFrame({"url": ["d", "c", "a"], "digest": [4, 9, 1]}), "url")
-    assert [found.new.to_list(), found.changed.to_list(), found.gone.to_list()] == [["d"], ["c"], ["b"]]
+    assert {name: keys.to_list() for name, keys in found.items()} == {"new": ["d"], "changed": ["c"], "gone": ["b"]}
 
 
 def test_releases_follow_each_other_by_difference(url: str, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_row_that_was_altered_in_the_store_is_found_and_mended(url: str, tmp_p
         altered = make_rows("items", pl.Series(["/page/3"]).to_arrow(), pl.Series([[7.0, 7.0, 7.0]]).list.to_array(3).cast(
             pl.Array(pl.Float32, 3)).to_numpy())  # fmt: skip
         altered = altered.set_column(2, "digest", pl.Series([digest]).to_arrow())
-        store.change(serving.name, "items", Change(["/page/3"], [altered], 0.0))
+        store.change(serving.name, "items", ["/page/3"], [altered], 0.0)
     with pytest.raises(DamageError, match="1 of 30 rows that differ from release r1.*--whole"):
         push_to(url, release)
     push_to(url, release, whole=True)
