@@ -91,7 +91,7 @@ def write_difference(
             paths = [folder / path if name in manifest[f"{kind[:-1]}_files"] else None for folder, manifest in sides]
             before, now = (pl.read_parquet(one, columns=[key])[key] if one else none for one in paths)
             removed.append(before.filter(~before.is_in(now.implode())))
-            rows = _find_changed(*paths, kind)
+            rows = _find_changed(paths[0], paths[1], kind)
             if kind == "users" and forgotten:
                 gone = now.filter(pl.Series(forgotten.is_forgotten(now.to_list()), dtype=pl.Boolean))
                 removed.append(gone)

@@ -81,6 +81,7 @@ nights = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(nights, st.sampled_from(["float32", "float16", "int8"]), st.sampled_from([4, 8]))
 def test_older_rows_and_the_difference_make_the_newer_release(night: Any, dtype: str, partitions: int) -> None:
