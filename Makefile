@@ -3,11 +3,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-slow test-long test-all sbom mutants lint docs kernel bench
+.PHONY: setup demo quick quick-tests test test-slow test-long test-all sbom mutants checks lint docs kernel bench
 
 # The demo needs only what a person who installs surf2vec gets.
 demo: $(VENV)/.base
 	$(BIN)/python -m surf2vec.flows.demo
+
+# What a developer runs every few minutes: the checks without mypy, and the tests that need no heavy package and no other process.
+quick: setup
+	$(MAKE) --no-print-directory --jobs 2 checks quick-tests
+
+quick-tests:
+	$(BIN)/python -m tests.quick
 
 # At least one test of each promise, in minutes. A file's tests run in one process; in this order the long ones do not come last.
 # The slow ones have four processes, as many wait for servers and for what they killed; for the others two are quicker, since
@@ -43,10 +50,12 @@ mutants: setup
 	$(BIN)/mutmut run
 	$(BIN)/mutmut export-cicd-stats
 
-lint: setup
+lint: checks
+	$(BIN)/mypy
+
+checks: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.code_limits
 
@@ -62,8 +71,9 @@ kernel: setup
 	$(BIN)/python -c "from surf2vec.trainer.config import TrainConfig; from surf2vec.trainer.kernels import pick_kernel; \
 	from surf2vec.trainer.training.preparation import warm_up; warm_up(pick_kernel('cpu', TrainConfig()), TrainConfig())"
 
+# All benchmark programs in tests/benchmarks; hours.
 bench: setup
-	failed=0; for name in gensim_quality defaults probes gowalla gensim_speed commands loader ladder tree infer fresh swap blocks serving neighbour_index push crash power_loss kills flips hostile privacy ingest nightly nights replay workers gpu host_loop load soak; do \
+	failed=0; for name in $$($(BIN)/python -m tests.benchmarks.harness); do \
 		$(BIN)/python -m tests.benchmarks.$$name || failed=1; \
 	done; exit $$failed
 

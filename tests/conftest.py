@@ -2,6 +2,7 @@
 names a file that may be lost."""
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -31,6 +32,13 @@ def data_dir() -> Path:
             pytest.fail(message)
         pytest.skip(message)
     return path
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import a file of slow tests alone when those are not wanted: they import the most."""
+    if collection_path.suffix != ".py" or not config.option.markexpr.startswith("not slow"):
+        return None
+    return bool(re.search(r"^pytestmark = .*\.mark\.(slow|long)", collection_path.read_text(), re.MULTILINE)) or None
 
 
 @pytest.fixture(autouse=True)

@@ -196,4 +196,6 @@ def plan_largest(folder: Path, name: str, settings: dict[str, Any]) -> dict[str,
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("blocks", __doc__ or "", measure_blocks))
+    sys.exit(
+        run_benchmark(measure_blocks, small={"LOGS": (), "TENTH_ITEMS": 2_000, "TENTHS": {"sampling": (400, FASTEST)}})
+    )

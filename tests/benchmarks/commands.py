@@ -77,4 +77,4 @@ def describe(case: str, spent: Spent, peer: Spent, mark: float) -> dict[str, Any
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("commands", __doc__ or "", measure_commands))
+    sys.exit(run_benchmark(measure_commands, small={"REPEATS": 1, "USERS": 300}))

@@ -10,12 +10,10 @@ seconds of training that passes in commits, which are written behind it: `waited
     python -m tests.benchmarks.crash [--kills 30]
 """
 
-import argparse
 import dataclasses
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +30,16 @@ from tests.faults.trainer_kills import budgets, die_at_every_step, kill_again_an
 
 LOG = "wikispeedia_unfinished"
 RESUME_SECONDS = 30
-COMMIT_SHARE = 0.03
+COMMIT_SHARE, COMMIT_USERS = 0.03, 200_000
 
 
-def measure_crash(data: Path, num_kills: int) -> list[dict[str, Any]]:
+def measure_crash(data: Path, kills: int = 30) -> list[dict[str, Any]]:
     """A case each for kills, deaths at steps, and commits."""
     with tempfile.TemporaryDirectory() as folder:
         corpus_dir = make_corpus(find_log(data, LOG, Path(folder)), Path(folder) / "root").folder
         config = dataclasses.replace(TrainConfig(), threads=1, commit_seconds=0.2)
         job = Job(corpus_dir, Path(folder) / "undisturbed", config, MEMORY_BYTES)
-        return [kill(job, num_kills), die_at_steps(job), cost_commits(Path(folder))]
+        return [kill(job, kills), die_at_steps(job), cost_commits(Path(folder))]
 
 
 def kill(job: Job, num_kills: int) -> dict[str, Any]:
@@ -77,7 +75,7 @@ def die_at_steps(job: Job) -> dict[str, Any]:
 
 def cost_commits(folder: Path) -> dict[str, Any]:
     """The share of commits in the seconds of a training of some minutes."""
-    histories = planted_histories(num_users=200_000, num_items=20_000, topics=100, length=49)
+    histories = planted_histories(num_users=COMMIT_USERS, num_items=20_000, topics=100, length=49)
     write_corpus(folder / "planted", histories, partitions=8)
     config = dataclasses.replace(TrainConfig(), epochs=24, threads=THREADS)
     job = Job(folder / "planted", folder / "long", config, MEMORY_BYTES)
@@ -103,7 +101,4 @@ def cost_commits(folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--kills", type=int, default=30)
-    options, sys.argv[1:] = parser.parse_known_args()
-    sys.exit(run_benchmark("crash", __doc__ or "", partial(measure_crash, num_kills=options.kills)))
+    sys.exit(run_benchmark(measure_crash, small={"kills": 1, "COMMIT_USERS": 2_000}))

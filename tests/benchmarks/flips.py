@@ -41,7 +41,7 @@ Answer = Callable[[], Any]
 USERS = ["user-3", "user-8", "nobody"]
 
 
-def measure_flips(data: Path, flips: int, seed: int) -> list[dict[str, Any]]:
+def measure_flips(data: Path, flips: int = 2000, seed: int = 1) -> list[dict[str, Any]]:
     """A case for each kind of file."""
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
@@ -162,4 +162,4 @@ def ask_once(path: Path, answer: Answer, expected: Any) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("flips", __doc__ or "", measure_flips, {"flips": 2000, "seed": 1}))
+    sys.exit(run_benchmark(measure_flips, small={"flips": 4}))

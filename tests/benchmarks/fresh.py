@@ -180,7 +180,7 @@ def fastest(call: Any, num_users: int) -> float:
     return num_users / min(seconds)
 
 
-def measure_fresh(data: Path, log: str) -> list[dict[str, Any]]:
+def measure_fresh(data: Path, log: str = "both") -> list[dict[str, Any]]:
     """Two cases a log; `log` names one of LOGS, or "both" for DEFAULT_LOGS."""
     cases = []
     for name in DEFAULT_LOGS if log == "both" else (LOGS[LOGS.index(log)],):
@@ -190,4 +190,4 @@ def measure_fresh(data: Path, log: str) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("fresh", __doc__ or "", measure_fresh, {"log": "both"}))
+    sys.exit(run_benchmark(measure_fresh, small={"log": "wikispeedia_unfinished"}))

@@ -99,4 +99,4 @@ def judge(case: str, metric: str, ours: NDArray[np.float64], theirs: NDArray[np.
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("gensim_quality", __doc__ or "", measure_quality))
+    sys.exit(run_benchmark(measure_quality, small={"SEEDS": (1,)}))

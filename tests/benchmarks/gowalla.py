@@ -121,4 +121,4 @@ def recall_and_ndcg(top: NDArray[np.int64], test: csr_matrix) -> tuple[float, fl
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("gowalla", __doc__ or "", measure_gowalla, {"numbers": 0}))
+    sys.exit(run_benchmark(measure_gowalla))

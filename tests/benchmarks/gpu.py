@@ -53,4 +53,4 @@ def measure_gpu(_: Path) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("gpu", __doc__ or "", measure_gpu))
+    sys.exit(run_benchmark(measure_gpu))

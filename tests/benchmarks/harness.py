@@ -2,9 +2,11 @@
 
 import argparse
 import csv
+import inspect
 import json
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -13,8 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-
-import torch
 
 from surf2vec.trainer.errors import HeldBackError
 
@@ -34,41 +34,46 @@ def run_surf2vec(*arguments: str, settings: Mapping[str, Any] = MappingProxyType
     return dict(json.loads(done.stdout))
 
 
+def make_case(name: str, ratio: float, mark: str = "none", passed: bool = True, **figures: Any) -> dict[str, Any]:
+    """Return a row of the table: what was measured, as a ratio to its mark, and further figures."""
+    return {"case": name, "ratio": ratio, "mark": mark, "passed": passed, **figures}
+
+
 def run_benchmark(
-    name: str,
-    description: str,
     measure: Callable[..., Sequence[dict[str, Any]]],
-    options: Mapping[str, int | str] = MappingProxyType({}),
     small: Mapping[str, Any] = MappingProxyType({}),
     summarize: Callable[[Sequence[dict[str, Any]]], dict[str, Any]] | None = None,
 ) -> int:
-    """Run `python -m tests.benchmarks.NAME [--json] [--data DIR] [--record | --small]`; returns the exit code.
+    """Run `python -m tests.benchmarks.NAME [--json] [--data DIR] [--record | --small]` of the module of `measure`.
 
-    `measure(data_dir)` answers the cases, each with `case, ratio, mark, passed` and further figures. With --json one object
-    is printed: the figures of the worst case that has a mark, whether all `passed`, and the cases. --record appends to
-    results.csv. `options` are whole numbers or words that the command line may set, with their defaults: `{"users": 1000}`
-    gives `--users N` and `measure(data_dir, users=N)`.
-    `small` are the values with --small, which tries the program: of options, and of constants of the program by their names.
-    `summarize` answers further figures of all cases together.
+    `measure(data_dir)` returns the cases (make_case). Its other parameters, whole numbers or words with a default, are options
+    of the command line. With --json one object is printed: the figures of the worst case that has a mark, whether all
+    `passed`, the cases, and what `summarize(cases)` adds. --record appends to results.csv. `small` are the values with
+    --small, which tries the program: of options, and of constants of the module.
+    Returns the exit code: 1 where a mark is missed; a small run only has to end.
     """
-    parser = argparse.ArgumentParser(prog=f"python -m tests.benchmarks.{name}", description=description)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "--data", type=Path, default=Path(os.environ.get("SURF2VEC_DATA", DEFAULT_DATA)), help="real logs"
+    module = sys.modules[measure.__module__]
+    name = Path(str(module.__file__)).stem
+    options = {option.name: option.default for option in list(inspect.signature(measure).parameters.values())[1:]}
+    parser = argparse.ArgumentParser(
+        f"python -m tests.benchmarks.{name}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    data = Path(os.environ.get("SURF2VEC_DATA", DEFAULT_DATA))
+    parser.add_argument("--data", type=Path, default=data, help="real logs")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--record", action="store_true", help="append the figures to results.csv")
     kind.add_argument("--small", action="store_true", help="try the program at a small size; its figures mean nothing")
     for option, default in options.items():
-        told = f"{default:,}" if isinstance(default, int) else default
-        parser.add_argument(f"--{option}", type=type(default), default=default, help=f"by default {told}")
+        parser.add_argument(f"--{option}", type=type(default), default=default, help=f"default: {default}")
     arguments = parser.parse_args()
     if arguments.small:
         for setting, value in small.items():
-            setattr(arguments if setting in options else sys.modules["__main__"], setting, value)
+            setattr(arguments if setting in options else module, setting, value)
     cases = measure(arguments.data, **{option: getattr(arguments, option) for option in options})
-    worst = worst_case(cases)
-    result = worst | {"name": name, "passed": all(case["passed"] for case in cases), "cases": list(cases)}
+    result = worst_case(cases) | {"name": name, "passed": all(case["passed"] for case in cases), "cases": list(cases)}
     result |= summarize(cases) if summarize else {}
     if arguments.record:
         append_results(name, cases)
@@ -76,7 +81,13 @@ def run_benchmark(
         print(json.dumps(result))
     else:
         print_table(name, cases)
-    return 0 if result["passed"] else 1
+    return 0 if result["passed"] or arguments.small else 1
+
+
+def list_programs() -> list[str]:
+    """Return the names of the benchmarks in this folder: the modules that call run_benchmark."""
+    calls = re.compile(r"^    sys\.exit\(\s*run_benchmark\(", re.MULTILINE)
+    return sorted(path.stem for path in RESULTS.parent.glob("*.py") if calls.search(path.read_text()))
 
 
 def worst_case(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -155,4 +166,10 @@ def name_commit() -> str:
 
 def name_gpu() -> str:
     """The card of this machine, or `no GPU`."""
+    import torch
+
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+
+
+if __name__ == "__main__":
+    print(*list_programs())

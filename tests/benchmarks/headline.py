@@ -58,7 +58,9 @@ class Watch:
     kills: list[str] = field(default_factory=list)
 
 
-def measure_headline(_: Path, users: int, items: int, budget_mb: int) -> list[dict[str, Any]]:
+def measure_headline(
+    _: Path, users: int = 20_000_000, items: int = 1_000_000, budget_mb: int = 4_000
+) -> list[dict[str, Any]]:
     """Everything, in a temporary folder; the ratio is the largest peak over the budget."""
     watch = Watch()
     command = [sys.executable, "-m", "surf2vec.flows.cli"]
@@ -221,5 +223,4 @@ Metrics: {show_figure(case["metrics"])}.
 
 
 if __name__ == "__main__":
-    options = {"users": 20_000_000, "items": 1_000_000, "budget_mb": 4_000}
-    sys.exit(run_benchmark("headline", __doc__ or "", measure_headline, options, {"users": 2_000, "items": 300}))
+    sys.exit(run_benchmark(measure_headline, small={"users": 2_000, "items": 300}))

@@ -79,4 +79,4 @@ def measure_case(name: str, partitions: int, host_bytes: int, dtype: str, device
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("host_loop", __doc__ or "", measure_host_loop))
+    sys.exit(run_benchmark(measure_host_loop, small={"NUM_USERS": 20_000, "EPOCHS": 2}))

@@ -26,7 +26,7 @@ from tests.hostile import urls as drawn
 
 
 def measure_hostile(
-    data: Path, files: int, urls: int, seed: int, only: str = "", standard: str = ""
+    data: Path, files: int = 5000, urls: int = 1_000_000, seed: int = 1, only: str = "", standard: str = ""
 ) -> list[dict[str, Any]]:
     """A case for each kind of input."""
     warnings.simplefilter("ignore")
@@ -87,5 +87,4 @@ def check_pages() -> Any:
 
 
 if __name__ == "__main__":
-    options: dict[str, int | str] = {"files": 5000, "urls": 1_000_000, "seed": 1, "only": "", "standard": ""}
-    sys.exit(run_benchmark("hostile", __doc__ or "", measure_hostile, options))
+    sys.exit(run_benchmark(measure_hostile, small={"files": 10, "urls": 1000}))

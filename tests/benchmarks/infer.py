@@ -158,4 +158,4 @@ def measure_inference(data: Path, log: str = "both") -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("infer", __doc__ or "", measure_inference, {"log": "both"}))
+    sys.exit(run_benchmark(measure_inference, small={"log": "wikispeedia_unfinished"}))

@@ -6,13 +6,11 @@ of two. What the bare side is stands in `ingest_sides.py`; `ratio_raw` compares 
 side leaves cleaned events for any later window besides the corpus. Memory is anonymous and shared memory of the process.
 """
 
-import argparse
 import json
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,15 +79,11 @@ def show_memory(format: Format, few: Run, all_users: Run) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def measure_ingest(users: int, formats: Sequence[Format] = FORMATS) -> list[dict[str, Any]]:
+def measure_ingest(_: Path, users: int = 200_000) -> list[dict[str, Any]]:
     """All cases, in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="surf2vec-ingest-") as folder:
-        return [case for format in formats for case in compare(format, users, Path(folder))]
+        return [case for format in FORMATS for case in compare(format, users, Path(folder))]
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--users", type=int, default=200_000)
-    parser.add_argument("--formats", nargs="+", default=FORMATS, choices=FORMATS)
-    options, sys.argv[1:] = parser.parse_known_args()
-    sys.exit(run_benchmark("ingest", __doc__ or "", lambda _: measure_ingest(options.users, options.formats)))
+    sys.exit(run_benchmark(measure_ingest, small={"users": 2_000, "ITEMS": 1_000, "REPEATS": 1}))

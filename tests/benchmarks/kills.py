@@ -20,7 +20,7 @@ SHARES = {"run": 0.08, "backfill": 0.04}
 """The share of the moments of the commands that take minutes; the others have the rest, equally."""
 
 
-def measure_kills(data: Path, moments: int, seed: int, only: str) -> list[dict[str, Any]]:
+def measure_kills(data: Path, moments: int = 100, seed: int = 1, only: str = "") -> list[dict[str, Any]]:
     """A case for each command."""
     rest = (1 - sum(SHARES.values())) / (len(COMMANDS) - len(SHARES))
     shares = {only: 1.0} if only else {name: SHARES.get(name, rest) for name in COMMANDS}
@@ -41,4 +41,4 @@ def measure_kills(data: Path, moments: int, seed: int, only: str) -> list[dict[s
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("kills", __doc__ or "", measure_kills, {"moments": 100, "seed": 1, "only": ""}))
+    sys.exit(run_benchmark(measure_kills, small={"moments": 1, "only": "rollback"}))

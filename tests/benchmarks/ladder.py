@@ -87,4 +87,4 @@ def gain_of(before: Outcome, own: Outcome) -> float | None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("ladder", __doc__ or "", measure_ladder))
+    sys.exit(run_benchmark(measure_ladder, small={"EPOCHS": 1, "SEEDS": (1,)}))

@@ -228,7 +228,9 @@ def measure_serving(folder: Path, seconds: int, readers: int, restart: int) -> d
     }  # fmt: skip
 
 
-def measure_load(_: Path, seconds: int, readers: int, restart: int, users: int) -> list[dict[str, Any]]:
+def measure_load(
+    _: Path, seconds: int = 300, readers: int = 8, restart: int = 100, users: int = 100_000
+) -> list[dict[str, Any]]:
     """The case of serving, then those of the index; 0 seconds, or users: without."""
     with tempfile.TemporaryDirectory() as name:
         cases = [measure_serving(Path(name), seconds, readers, restart)] if seconds else []
@@ -236,5 +238,4 @@ def measure_load(_: Path, seconds: int, readers: int, restart: int, users: int) 
 
 
 if __name__ == "__main__":
-    options: dict[str, int | str] = {"seconds": 300, "readers": 8, "restart": 100, "users": 100_000}
-    sys.exit(run_benchmark("load", (__doc__ or "").splitlines()[0], measure_load, options))
+    sys.exit(run_benchmark(measure_load, small={"seconds": 5, "readers": 2, "users": 2_000}))

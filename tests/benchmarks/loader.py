@@ -124,4 +124,4 @@ def show_case(case: Case, ours: float, theirs: float, num_bytes: int, copy_secon
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("loader", __doc__ or "", measure_loader))
+    sys.exit(run_benchmark(measure_loader, small={"NUM_ROWS": 100_000, "PREFIX_ROWS": 10_000, "REPEATS": 1}))

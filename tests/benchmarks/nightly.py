@@ -80,7 +80,7 @@ class Case:
 CASES = (Case("night", 14, 13, True), Case("window", 31, 30, False))
 
 
-def measure_nightly(_: Path, users: int, items: int, case: str = "both") -> list[dict[str, Any]]:
+def measure_nightly(_: Path, users: int = 1_000_000, items: int = 100_000, case: str = "both") -> list[dict[str, Any]]:
     """Both cases, or the one of this name."""
     chosen, cases = [one for one in CASES if case in ("both", one.name)], []
     for one in chosen:
@@ -162,7 +162,4 @@ def rank(corpus: Corpus, generation: Generation) -> NDArray[np.float64]:
 
 
 if __name__ == "__main__":
-    description = (__doc__ or "").splitlines()[0]
-    sys.exit(
-        run_benchmark("nightly", description, measure_nightly, {"users": 1_000_000, "items": 100_000, "case": "both"})
-    )
+    sys.exit(run_benchmark(measure_nightly, small={"users": 2_000, "items": 300, "case": "night"}))

@@ -47,7 +47,7 @@ NIGHTLY_MARK, THIRTY_MARK, TRAIL_MARK, RANKER_MARK = 0.98, 0.90, 0.95, 0.999
 L2 = 1e-3
 
 
-def measure_nights(_: Path, users: int, nights: int) -> list[dict[str, Any]]:
+def measure_nights(_: Path, users: int = 20_000, nights: int = 30) -> list[dict[str, Any]]:
     """All nights, then the three comparisons."""
     with tempfile.TemporaryDirectory(prefix="nights.") as name:
         folder = Path(name)
@@ -223,9 +223,4 @@ def auc(scores: NDArray[np.float64], labels: NDArray[np.float64]) -> float:
 
 
 if __name__ == "__main__":
-    description = (__doc__ or "").splitlines()[0]
-    sys.exit(
-        run_benchmark(
-            "nights", description, measure_nights, {"users": 20_000, "nights": 30}, {"users": 500, "nights": 2}
-        )
-    )
+    sys.exit(run_benchmark(measure_nights, small={"users": 500, "nights": 2}))

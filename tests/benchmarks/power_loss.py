@@ -28,7 +28,9 @@ SHARES = {
 FEWEST = 12
 
 
-def measure_power_loss(data: Path, losses: int, seed: int, only: str, keep: str) -> list[dict[str, Any]]:
+def measure_power_loss(
+    data: Path, losses: int = 10_000, seed: int = 1, only: str = "", keep: str = ""
+) -> list[dict[str, Any]]:
     """A case for each command."""
     shares = {only: 1.0} if only else SHARES
     memory = Path("/dev/shm")
@@ -55,12 +57,4 @@ def summarize(cases: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(
-        run_benchmark(
-            "power_loss",
-            __doc__ or "",
-            measure_power_loss,
-            {"losses": 10_000, "seed": 1, "only": "", "keep": ""},
-            summarize=summarize,
-        )
-    )
+    sys.exit(run_benchmark(measure_power_loss, small={"losses": 12, "only": "commit"}, summarize=summarize))

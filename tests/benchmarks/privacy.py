@@ -51,7 +51,7 @@ CANDIDATES, REBUILT = 1000, 300
 KEY = "SURF2VEC_PRIVACY_KEY"
 
 
-def measure_privacy(data: Path, users: int, seed: int, log: str = "all") -> list[dict[str, Any]]:
+def measure_privacy(data: Path, users: int = 6000, seed: int = 1, log: str = "all") -> list[dict[str, Any]]:
     """A case for each log, each `min_item_users` and each attack; `log` names one of LOGS, or all."""
     cases = []
     for name in LOGS if log == "all" else (log,):
@@ -199,4 +199,4 @@ def attack_two(log: str, events: pl.DataFrame, folder: Path) -> list[dict[str, A
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("privacy", __doc__ or "", measure_privacy, {"users": 6000, "seed": 1, "log": "all"}))
+    sys.exit(run_benchmark(measure_privacy, small={"users": 300, "log": "wikispeedia_unfinished"}))

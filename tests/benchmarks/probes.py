@@ -204,4 +204,4 @@ def measure(side: str, task: Task, features: NDArray[Any]) -> tuple[float, float
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("probes", __doc__ or "", measure_probes, {"log": "all"}))
+    sys.exit(run_benchmark(measure_probes, small={"log": "nasa_19950801"}))

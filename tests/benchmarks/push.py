@@ -87,15 +87,16 @@ def measure_store(scheme: str, num_users: int, index: str, percent: int) -> dict
     }
 
 
-def measure(data_dir: Path, users: int, stores: str, index: str, percent: int) -> Sequence[dict[str, Any]]:
+def measure_push(
+    _: Path,
+    users: int = 1_000_000,
+    stores: str = "parquet,lancedb,postgresql,qdrant",
+    index: str = "hnsw",
+    percent: int = 1,
+) -> Sequence[dict[str, Any]]:
     """A case for each store."""
     return [measure_store(scheme, users, index, percent) for scheme in stores.split(",")]
 
 
 if __name__ == "__main__":
-    sys.exit(
-        run_benchmark(
-            "push", (__doc__ or "").partition("\n")[0], measure,
-            {"users": 1_000_000, "stores": "parquet,lancedb,postgresql,qdrant", "index": "hnsw", "percent": 1},
-        )
-    )  # fmt: skip
+    sys.exit(run_benchmark(measure_push, small={"users": 2_000, "stores": "parquet"}))

@@ -171,7 +171,7 @@ class Replay:
         return len(there), len(wanted)
 
 
-def measure_replay(data: Path, nights: int) -> list[dict[str, Any]]:
+def measure_replay(data: Path, nights: int = 30) -> list[dict[str, Any]]:
     """All nights on one stack; the case says whether every one ended as it has to."""
     with tempfile.TemporaryDirectory(prefix="replay.", dir="/tmp") as name:
         folder = Path(name)
@@ -234,5 +234,4 @@ def write_notes(lines: list[dict[str, Any]], case: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    description = (__doc__ or "").splitlines()[0]
-    sys.exit(run_benchmark("replay", description, measure_replay, {"nights": 30}))
+    sys.exit(run_benchmark(measure_replay, small={"nights": 1}))

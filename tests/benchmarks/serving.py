@@ -36,7 +36,6 @@ VECTOR_SIZE = 128
 NUM_ITEMS = 10_000
 PARTITION_USERS = 50_000
 USERS_AN_ASKED = 2_000
-DEFAULT_USERS = 200_000
 RELEASE = "r1"
 
 MAX_SENT_MB, MAX_LOAD_SECONDS, MAX_MEMORY_MB, MAX_SHARE_READ = 100, 10, 1000, 0.1
@@ -165,7 +164,7 @@ def ask_elsewhere(root: Root, folder: Path, num_users: int) -> dict[str, Any]:
     return told | {"asked": len(ids)}
 
 
-def measure_serving(_: Path, users: int) -> list[dict[str, Any]]:
+def measure_serving(_: Path, users: int = 200_000) -> list[dict[str, Any]]:
     """A case a mark."""
     with tempfile.TemporaryDirectory() as name:
         root = Root(Path(name) / "root")
@@ -206,4 +205,4 @@ def show_case(num_users: int, what: str, measured: float, limit: float) -> dict[
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("serving", __doc__ or "", measure_serving, {"users": DEFAULT_USERS}, {"users": 20_000}))
+    sys.exit(run_benchmark(measure_serving, small={"users": 20_000}))

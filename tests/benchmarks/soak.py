@@ -231,7 +231,9 @@ def draw(seen: list[dict[str, Any]], path: Path) -> None:
     pyplot.close(figure)
 
 
-def measure_soak(_: Path, nights: int, stack_roots: int, on: str, minutes: int, out: str) -> list[dict[str, Any]]:
+def measure_soak(
+    _: Path, nights: int = 300, stack_roots: int = 30, on: str = "stack", minutes: int = 0, out: str = "soak"
+) -> list[dict[str, Any]]:
     """A case a quantity, then the cases of nights at the same time."""
     from tests.benchmarks.soak_together import run_together
 
@@ -253,5 +255,4 @@ def measure_soak(_: Path, nights: int, stack_roots: int, on: str, minutes: int, 
 
 
 if __name__ == "__main__":
-    options: dict[str, int | str] = {"nights": 300, "stack_roots": 30, "on": "stack", "minutes": 0, "out": "soak"}
-    sys.exit(run_benchmark("soak", (__doc__ or "").splitlines()[0], measure_soak, options))
+    sys.exit(run_benchmark(measure_soak, small={"nights": 3, "stack_roots": 0, "on": "root"}))

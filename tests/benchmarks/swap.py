@@ -50,7 +50,7 @@ BARE = "in memory, as much bare traffic beside"
 HALVES = "swapping, bfloat16"
 
 
-def measure_swap(_: Path, repeats: int) -> list[dict[str, Any]]:
+def measure_swap(_: Path, repeats: int = REPEATS) -> list[dict[str, Any]]:
     """The ratio of epochs, then the peaks."""
     with tempfile.TemporaryDirectory(prefix="swap.") as folder:
         corpus_dir = write_corpus(Path(folder) / "corpus", NUM_USERS)
@@ -159,4 +159,4 @@ def run_alone(
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("swap", __doc__.splitlines()[0], measure_swap, {"repeats": REPEATS}))
+    sys.exit(run_benchmark(measure_swap, small={"repeats": 1, "NUM_USERS": 20_000, "EPOCHS": 2}))

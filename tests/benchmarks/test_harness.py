@@ -13,9 +13,15 @@ import pytest
 from tests.benchmarks import harness
 from tests.benchmarks.harness import print_table, run_benchmark, show_figure, worst_case
 
+EPOCHS = 20
+
 
 def case(ratio: float, mark: str) -> dict[str, Any]:
     return {"case": f"at {ratio}", "ratio": ratio, "mark": mark, "passed": True}
+
+
+def measure_users(_: Path, users: int = 500) -> list[dict[str, Any]]:
+    return [case(users / 10, "none") | {"epochs": EPOCHS}]
 
 
 def test_the_worst_case_is_one_that_has_a_mark() -> None:
@@ -44,24 +50,21 @@ def test_an_option_reaches_the_measurement_and_the_recorded_command(
 ) -> None:
     monkeypatch.setattr(harness, "RESULTS", tmp_path / "results.csv")
     monkeypatch.setattr(harness.sys, "argv", ["-m", "--users", "70", "--record", "--json"])
-    assert run_benchmark("some", "", lambda data, users: [case(users / 10, "none")], {"users": 5}) == 0
+    assert run_benchmark(measure_users) == 0
     assert json.loads(capsys.readouterr().out)["ratio"] == 7
     [row] = csv.DictReader((tmp_path / "results.csv").read_text().splitlines())
-    assert row["command"] == "python -m tests.benchmarks.some --users 70 --record --json"
+    assert row["command"] == "python -m tests.benchmarks.test_harness --users 70 --record --json"
     assert re.fullmatch("[0-9a-f]{12}(-dirty)?|", row["commit"])
 
 
-def test_a_small_run_takes_other_options_and_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_run_takes_other_options_and_constants(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(harness.sys, "argv", ["-m", "--small", "--json"])
-    monkeypatch.setattr(sys.modules["__main__"], "EPOCHS", 20, raising=False)
-
-    def measure(_: Path, users: int) -> list[dict[str, Any]]:
-        return [case(users, "none") | {"epochs": sys.modules["__main__"].EPOCHS}]  # type: ignore[attr-defined]
-
-    said = io.StringIO()
-    monkeypatch.setattr(harness.sys, "stdout", said)
-    assert run_benchmark("some", "", measure, {"users": 500}, {"users": 5, "EPOCHS": 1}) == 0
-    assert [json.loads(said.getvalue())[name] for name in ("ratio", "epochs")] == [5, 1]
+    monkeypatch.setattr(sys.modules[__name__], "EPOCHS", EPOCHS)  # restored afterwards
+    assert run_benchmark(measure_users, small={"users": 50, "EPOCHS": 1}) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["ratio"], result["epochs"]) == (5, 1)
 
 
 def test_rows_without_a_commit_stay_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

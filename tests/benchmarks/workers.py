@@ -106,4 +106,4 @@ def show_speed(corpus: Corpus, side: str, best: Mapping[str, float]) -> dict[str
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark("workers", __doc__ or "", measure_workers))
+    sys.exit(run_benchmark(measure_workers, small={"EPOCHS": 1, "REPEATS": 1, "NUM_USERS": 2_000, "MOST": 2}))

@@ -4,13 +4,14 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
-from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-from prefect.testing.utilities import prefect_test_harness
 
 
 @pytest.fixture(scope="package")
 def _server() -> Iterator[str]:
     """The address of a server with an empty database, until the last test of flows has run; a flow runs in the test's process."""
+    from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+    from prefect.testing.utilities import prefect_test_harness
+
     with (
         warnings.catch_warnings(),
         prefect_test_harness(server_startup_timeout=180),

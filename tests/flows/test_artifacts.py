@@ -9,15 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from prefect import flow, task
-from prefect.artifacts import create_progress_artifact
-from prefect.client.orchestration import get_client
-from prefect.context import TaskRunContext
 
-from surf2vec.flows import nightly as flows_nightly
-from surf2vec.flows import report
-from surf2vec.flows.nightly import RETRIES, TASKS, call_task, nightly
-from surf2vec.flows.report import PrefectReporter, describe_night, key_of
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.night import night
 from surf2vec.tasks.root.run import Root, Run
@@ -31,6 +23,8 @@ pytestmark = pytest.mark.filterwarnings("default")  # Prefect's and MLflow's own
 @pytest.mark.slow
 @pytest.mark.usefixtures("_prefect")
 def test_a_command_where_a_server_is_named_leaves_artifacts_and_finished_steps(tmp_path: Path) -> None:
+    from prefect.client.orchestration import get_client
+
     logs = write_logs(tmp_path / "logs" / "day.csv")
     settings = ["--set", "train.epochs=3", "--set", "train.vector_size=8", "--set", "train.threads=1"]
     done = call("run", "--root", str(tmp_path / "root"), "--logs", str(logs), "--json", *settings)
@@ -76,6 +70,10 @@ def test_a_command_where_a_server_is_named_leaves_artifacts_and_finished_steps(t
 @pytest.mark.slow
 @pytest.mark.usefixtures("_prefect")
 def test_a_line_is_printed_as_it_is_whatever_brackets_are_in_it(capsys: pytest.CaptureFixture[str]) -> None:
+    from prefect import flow
+
+    from surf2vec.flows.report import PrefectReporter
+
     message = "lost touch ([/builds/gloo/pair.cc:537] closed by peer [127.0.0.1]:43763, [bold]x) :cow: "
 
     @flow
@@ -88,6 +86,8 @@ def test_a_line_is_printed_as_it_is_whatever_brackets_are_in_it(capsys: pytest.C
 
 
 def test_the_tasks_are_the_steps_of_the_night_in_order_and_those_that_need_a_server_are_retried() -> None:
+    from surf2vec.flows.nightly import TASKS
+
     source = inspect.getsource(night.make_night)
     order = re.findall(r"call\(steps\.(\w+)", source[source.index("steps.find_unchanged") :])
     before = re.findall(r"call\(steps\.(\w+)", source[: source.index("steps.find_unchanged")])
@@ -99,6 +99,12 @@ def test_the_tasks_are_the_steps_of_the_night_in_order_and_those_that_need_a_ser
 @pytest.mark.slow
 @pytest.mark.usefixtures("_prefect")
 def test_in_a_flow_a_step_is_a_task_that_prefect_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    from prefect import flow, task
+    from prefect.context import TaskRunContext
+
+    from surf2vec.flows import nightly as flows_nightly
+    from surf2vec.flows.nightly import RETRIES, call_task
+
     retried: list[int] = []
 
     def register() -> int:
@@ -124,6 +130,12 @@ def test_in_a_flow_a_step_is_a_task_that_prefect_retries(monkeypatch: pytest.Mon
 @pytest.mark.filterwarnings("error:Artifact creation outside:FutureWarning")
 def test_a_prefect_server_that_is_away_ends_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """The training reports from a thread of its own, which has no context of the run."""
+    from prefect import flow
+    from prefect.artifacts import create_progress_artifact
+
+    from surf2vec.flows import report
+    from surf2vec.flows.report import PrefectReporter
+
     monkeypatch.setattr(report, "ARTIFACT_SECONDS", 0)
     made = []
 
@@ -149,6 +161,8 @@ def test_a_prefect_server_that_is_away_ends_no_step(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_a_person_reads_in_prefect_makes_no_links_tables_or_html(tmp_path: Path) -> None:
+    from surf2vec.flows.report import describe_night
+
     run = Run(Root(tmp_path), "r1")
     odd = "\x1b[31m|[click](http://evil.example)\n# <b>"
     run.update(steps={"register": {"model_name": odd, "model_version": 1, "alias": None, "tracking_uri": f"x`{odd}"}})
@@ -157,6 +171,8 @@ def test_what_a_person_reads_in_prefect_makes_no_links_tables_or_html(tmp_path: 
 
 
 def test_links_to_mlflow_open_its_view_of_model_training(tmp_path: Path) -> None:
+    from surf2vec.flows.report import describe_night
+
     run, page = Run(Root(tmp_path), "r1"), "http://mlflow.example/#/experiments/1/runs/ab"
     registered = {"model_name": "m", "model_version": 1, "alias": None, "tracking_uri": "http://mlflow.example"}
     run.update(steps={"register": registered | {"mlflow_page": f"{page}?workflowType=machine_learning"}})
@@ -166,6 +182,8 @@ def test_links_to_mlflow_open_its_view_of_model_training(tmp_path: Path) -> None
 
 
 def test_the_form_in_prefects_ui_is_the_configuration() -> None:
+    from surf2vec.flows.nightly import nightly
+
     schema = nightly.parameters.model_dump()
     assert all(one["description"].endswith(".") for one in schema["properties"].values())
     assert list(schema["properties"]) == ["root", "logs", "since", "until", "config", "full"]
@@ -175,5 +193,7 @@ def test_the_form_in_prefects_ui_is_the_configuration() -> None:
 
 
 def test_artifacts_of_two_models_have_keys_of_their_own() -> None:
+    from surf2vec.flows.report import key_of
+
     assert key_of(PublishConfig(), "night") == "surf2vec-users-night"
     assert key_of(PublishConfig(model_name="Shop (EU)_users"), "night") == "shop-eu-users-night"

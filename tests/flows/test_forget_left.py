@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from surf2vec import commands
-from surf2vec.flows import nightly
 from surf2vec.flows.cli import app
 from surf2vec.trainer.errors import LeftElsewhereError
 
@@ -41,6 +40,8 @@ def test_it_is_no_clean_success_and_the_proof_is_printed(
 
 
 def test_the_deployments_run_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from surf2vec.flows import nightly
+
     monkeypatch.setattr(commands, "forget", lambda *asked, **named: RESULT)
     monkeypatch.setattr(nightly.PrefectReporter, "step", lambda self, name: nullcontext())
     with pytest.raises(LeftElsewhereError, match="not ours, still has 2 of these users"):

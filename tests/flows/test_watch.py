@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from surf2vec.flows import nightly
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.night.reporter import CHAMPION_OLD
 from surf2vec.tasks.registry.promotion import rollback
@@ -19,6 +18,8 @@ PUBLISH = PublishConfig(keep_releases=3)
 def test_after_a_rollback_the_champion_is_old_until_the_next_night(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from surf2vec.flows import nightly
+
     alarms = []
     monkeypatch.setattr(
         nightly.PrefectReporter,

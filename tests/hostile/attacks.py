@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import roc_auc_score
 
 from surf2vec.tasks.release.folder import open_folder
 from surf2vec.tasks.release.trail_sums import TrailSums, scale_of
@@ -101,6 +100,8 @@ def auc(members: Floats, others: Floats, seed: int = 1) -> tuple[float, float, f
 
 
 def _auc(members: Floats, others: Floats) -> float:
+    from sklearn.metrics import roc_auc_score
+
     truth = np.repeat([1, 0], [len(members), len(others)])
     return float(roc_auc_score(truth, np.concatenate([members, others])))
 

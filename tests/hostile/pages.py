@@ -13,7 +13,6 @@ from pathlib import Path
 
 from surf2vec.flows.cli.command import print_result
 from surf2vec.flows.cli.show import show_explained, show_similar
-from surf2vec.flows.report import describe_night
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.night import night
 from surf2vec.tasks.night.config import load_config
@@ -83,6 +82,8 @@ def quote(text: str) -> str:
 
 def list_texts(root: Root) -> Iterator[tuple[str, str]]:
     """(where, text) of all that is not a table of vectors or JSON, which escapes by itself."""
+    from surf2vec.flows.report import describe_night
+
     for path in sorted(root.path.rglob("*")):
         if path.suffix in (".html", ".md", ".txt", ".csv", ".yaml", ".log") or path.name == "MLmodel":
             yield str(path.relative_to(root.path)), path.read_text(encoding="utf-8")

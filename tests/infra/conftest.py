@@ -9,14 +9,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-from surf2vec.infra.deploy import apply_automations, deploy
 from surf2vec.infra.orphans import MARK
 from surf2vec.infra.stack import Stack, find_postgres
 from surf2vec.trainer.errors import ResourceError
 from tests.infra.listener import Listener
-from tests.infra.nights import PATIENCE, Nights
+from tests.infra.nights import Nights, patience
 
 DRIVERS = ("boto3", "moto", "psycopg2", "flask_wtf")
 
@@ -60,6 +58,10 @@ def listener() -> Iterator[Listener]:
 @pytest.fixture(scope="package")
 def nights(stack: Stack, listener: Listener, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nights]:
     """The deployments on the stack, with alarms to `listener`, and this process as their client."""
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+    from surf2vec.infra.deploy import apply_automations, deploy
+
     settings = stack.client_environment
     os.environ.update(settings)
     server = {
@@ -69,7 +71,7 @@ def nights(stack: Stack, listener: Listener, tmp_path_factory: pytest.TempPathFa
     with temporary_settings(server):
         root = tmp_path_factory.mktemp("deployed")
         deploy(root / "root", str(root / "logs" / "*.csv"), "30 2 * * *", "Europe/Berlin")
-        apply_automations(listener.url, PATIENCE)
+        apply_automations(listener.url, patience())
         yield Nights(stack)
 
 

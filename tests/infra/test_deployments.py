@@ -7,11 +7,7 @@ from uuid import uuid4
 
 import pytest
 import yaml
-from prefect.events.actions import SendNotification
-from prefect.events.schemas.automations import Posture
-from prefect.server.utilities.user_templates import register_user_template_filters, render_user_template_sync
 
-from surf2vec.infra.deploy import Patience, list_automations, make_alarm_block
 from surf2vec.infra.stack import CODE
 from surf2vec.trainer.errors import SurfError
 from tests.infra.listener import SECRET_PATH, Listener
@@ -44,6 +40,11 @@ def test_schedules_have_a_time_zone() -> None:
 
 
 def test_without_a_webhook_runs_are_ended_and_nobody_is_called() -> None:
+    from prefect.events.actions import SendNotification
+    from prefect.events.schemas.automations import Posture
+
+    from surf2vec.infra.deploy import list_automations
+
     made = list_automations(None)
     assert [one.name for one in made] == ["surf2vec: silent runs crash", "surf2vec: long runs are cancelled"]
     assert not any(isinstance(action, SendNotification) for one in made for action in one.actions)
@@ -53,6 +54,11 @@ def test_without_a_webhook_runs_are_ended_and_nobody_is_called() -> None:
 
 def test_every_alarm_is_a_json_message_of_its_own() -> None:
     """Whatever the texts have in them."""
+    from prefect.events.actions import SendNotification
+    from prefect.server.utilities.user_templates import register_user_template_filters, render_user_template_sync
+
+    from surf2vec.infra.deploy import Patience, list_automations
+
     register_user_template_filters({"ui_url": lambda run: f"https://prefect/{run['name']}"})
     hostile = dict.fromkeys(
         ("release", "held_by", "age_days", "store", "reason"), '"quoted" {{ x }} \\ \n \u2028 </script>'
@@ -88,6 +94,8 @@ def test_every_alarm_is_a_json_message_of_its_own() -> None:
 
 def test_alarms_of_the_same_moment_all_arrive() -> None:
     """The webhook takes its time, as those on the internet do: a call begins while others are under way, and ends before them."""
+    from surf2vec.infra.deploy import make_alarm_block
+
     waits = [0.6, 0.4, 0.2, 0.1]
 
     async def send(number: int) -> None:
@@ -103,6 +111,8 @@ def test_alarms_of_the_same_moment_all_arrive() -> None:
 
 
 def test_the_address_of_the_webhook_is_a_secret_of_its_block() -> None:
+    from surf2vec.infra.deploy import make_alarm_block
+
     block = make_alarm_block(f"https://hooks.example{SECRET_PATH}")
     assert SECRET_PATH not in repr(block)
     assert SECRET_PATH not in block.model_dump_json()

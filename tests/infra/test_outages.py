@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from surf2vec.infra.deploy import Patience, apply_automations
+from surf2vec.infra.deploy import apply_automations
 from surf2vec.infra.stack import CODE, POOL
 from tests.flows.test_nightly import generation, write_logs
 from tests.infra.listener import Listener
-from tests.infra.nights import PATIENCE, Nights, wait_until
+from tests.infra.nights import Nights, patience, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # Prefect's and MLflow's own
 POLL_SECONDS = 15
@@ -69,7 +69,7 @@ def test_a_run_that_did_not_start_begins_once_there_is_a_worker_its_pool_and_its
 def test_a_run_that_took_too_long_commits_and_resumes(nights: Nights, listener: Listener, tmp_path: Path) -> None:
     """It stands still, so that it is too slow on any machine."""
     root, log = tmp_path / "root", write_logs(tmp_path / "log.csv")
-    apply_automations(listener.url, Patience(600, PATIENCE.late_seconds, hours=40 / 3600))
+    apply_automations(listener.url, patience(silent_seconds=600, hours=40 / 3600))
     try:
         run = nights.start_night(root, log, "retrain", epochs=1_000, commit_seconds=1)
         wait_until(lambda: generation(root) > 0, 300, nights.worker_log)
@@ -81,7 +81,7 @@ def test_a_run_that_took_too_long_commits_and_resumes(nights: Nights, listener: 
         nights.wait_for_state(run, "Cancelled")
         assert str(run.id) in listener.wait_for("too_long", str(run.id))["text"]
     finally:
-        apply_automations(listener.url, PATIENCE)
+        apply_automations(listener.url, patience())
     wait_until(lambda: not nights.find_processes(run), 60, nights.worker_log)
     assert generation(root) > committed
     nights.retry(run)

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gensim.models import KeyedVectors
 
 from surf2vec.tasks.queries.word2vec import export_word2vec
 from surf2vec.tasks.root.run import Root
@@ -19,6 +18,8 @@ FORMATS = pytest.mark.parametrize("binary", [True, False], ids=["binary", "text"
 @FORMATS
 @pytest.mark.parametrize("name", ["users.vec", "users.vec.gz"])
 def test_gensim_reads_every_user(tmp_path: Path, name: str, binary: bool) -> None:
+    from gensim.models import KeyedVectors
+
     folder = make_release(Root(tmp_path / "root"))
     events = []
     told = export_word2vec(folder, tmp_path / name, "users", binary, lambda *event: events.append(event))

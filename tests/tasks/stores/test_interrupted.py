@@ -9,11 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lancedb
-import psycopg2
 import pyarrow as pa
 import pytest
-from qdrant_client import QdrantClient, models
 
 from surf2vec.tasks.stores.places import open_store
 from surf2vec.tasks.stores.push import roll_back
@@ -83,6 +80,10 @@ def test_forgotten_users_leave_the_release_before_too(
 
 def take_names(url: str, folder: Path) -> Callable[[], Any]:
     """Make what surf2vec did not make, under a name that a push would take; return a function that reads it."""
+    import lancedb
+    import psycopg2
+    from qdrant_client import QdrantClient, models
+
     scheme = url.partition(":")[0]
     if scheme == "parquet":
         (folder / "a").mkdir(parents=True)

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gensim.models import Word2Vec
-from gensim.models.doc2vec import Doc2Vec, TaggedDocument
 
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError
@@ -59,6 +57,8 @@ def test_a_training_begins_from_a_file_and_knows_which(corpus_dir: Path, tmp_pat
 
 @pytest.mark.parametrize("dm", [0, 1])
 def test_a_gensim_model_in_memory(corpus_dir: Path, tmp_path: Path, dm: int) -> None:
+    from gensim.models.doc2vec import Doc2Vec, TaggedDocument
+
     documents = [TaggedDocument([f"/page/{i}" for i in h], [u]) for u, h in planted_histories().items()]
     model = Doc2Vec(documents, dm=dm, vector_size=8, min_count=1, epochs=1, workers=1, seed=1)
     items = begin_items(dataclasses.replace(CONFIG, dm=dm), 60, 60)
@@ -72,6 +72,8 @@ def test_a_gensim_model_in_memory(corpus_dir: Path, tmp_path: Path, dm: int) -> 
 
 
 def test_a_model_without_negative_sampling_gives_its_words() -> None:
+    from gensim.models import Word2Vec
+
     model = Word2Vec([["a", "b"]], vector_size=4, min_count=1, hs=1, negative=0, epochs=1, workers=1)
     for start in (warm_start_of(model), warm_start_of(model.wv)):
         assert start.inputs is None

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from gensim.models import KeyedVectors
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -110,6 +109,8 @@ def test_altered_files_give_errors_that_are_meant_to_be_read(
 @FORMATS
 @pytest.mark.parametrize("name", NAMES)
 def test_gensim_reads_what_we_write(tmp_path: Path, name: str, binary: bool) -> None:
+    from gensim.models import KeyedVectors
+
     vectors = draw(len(URLS), 5)
     write_word2vec(tmp_path / name, [(URLS, vectors)], len(URLS), 5, binary)
     keyed = KeyedVectors.load_word2vec_format(str(tmp_path / name), binary=binary)
@@ -120,6 +121,8 @@ def test_gensim_reads_what_we_write(tmp_path: Path, name: str, binary: bool) -> 
 @FORMATS
 @pytest.mark.parametrize("name", NAMES)
 def test_we_read_what_gensim_writes(tmp_path: Path, name: str, binary: bool) -> None:
+    from gensim.models import KeyedVectors
+
     vectors = draw(len(URLS), 5)
     keyed = KeyedVectors(5)
     keyed.add_vectors(URLS, vectors)

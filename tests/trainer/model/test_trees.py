@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from gensim.models import Word2Vec
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -177,6 +176,8 @@ def test_huffman_of_fibonacci_counts_is_a_chain() -> None:
 
 
 def gensim_codes(counts: NDArray[np.int64]) -> list[list[int]]:
+    from gensim.models import Word2Vec
+
     model = Word2Vec(vector_size=1, hs=1, negative=0, min_count=1, sorted_vocab=0)
     model.build_vocab_from_freq({str(ix): int(count) for ix, count in enumerate(counts)})
     return [list(model.wv.get_vecattr(str(ix), "code")) for ix in range(len(counts))]
