@@ -12,7 +12,7 @@ import numpy as np
 from surf2vec.trainer.kernels.cpu import score_rows
 from surf2vec.trainer.kernels.trail import trail_vectors, train_trail
 from surf2vec.trainer.store.tokens import Histories
-from surf2vec.trainer.training.curve import Curve, Targets, draw_sample, softmax_losses
+from surf2vec.trainer.training.curve import Targets, draw_sample, softmax_losses, sum_losses
 from tests.trainer.kernels import reference_trail
 from tests.trainer.kernels.test_trail import make_tables
 from tests.trainer.kernels.work import SETTINGS, make_config, make_rows, make_work, train_users_of
@@ -34,9 +34,8 @@ def run_steps(kernel: str, name: str) -> Iterator[float]:
     for start in range(0, len(work.order), num_users):
         step = slice(start, start + num_users)
         train(users, items, replace(work, order=work.order[step], alphas=work.alphas[step]))
-        curve = Curve()
-        curve.measure(targets, users.vectors, items.outputs.vectors, sample)
-        yield curve.point_sums[0] / curve.point_sums[1]
+        loss, num, *_ = sum_losses(targets, users.vectors, items.outputs.vectors, sample)
+        yield loss / num
 
 
 def run_trail_steps(kernel: str) -> Iterator[float]:

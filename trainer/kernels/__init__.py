@@ -10,20 +10,23 @@ from surf2vec.trainer.kernels.signature import TrainUsers
 from surf2vec.trainer.system.memory import free_device_bytes
 
 if TYPE_CHECKING:  # torch takes a second to import, and the CPU kernel does without
-    from surf2vec.trainer.kernels.device import Accelerator
+    import torch
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel. reason: describes the choice for the log; accelerator: the device of its rows, if not the host;
-    is_compiling: whether its code was not in the cache and must be compiled.
+    """A kernel. reason: describes the choice for the log; is_compiling: whether its code was not in the cache and must be
+    compiled. device: of its rows, if not the host's memory; gpu: the module that trains there (kernels/gpu.py); free_bytes: on
+    the device before this process used it, if known.
     """
 
     name: str
     reason: str
     train_users: TrainUsers
-    accelerator: "Accelerator | None" = None
     is_compiling: Callable[[], bool] = lambda: False
+    device: "torch.device | None" = None
+    gpu: Any = None
+    free_bytes: int | None = None
 
 
 def pick_kernel(name: str, config: TrainConfig) -> Kernel:
@@ -48,13 +51,11 @@ def pick_kernel(name: str, config: TrainConfig) -> Kernel:
         )
     if name == "gpu":
         gpu = import_gpu()
-        from surf2vec.trainer.kernels.device import Accelerator
-
         gpu.check_supported(config)
         device = gpu.find_device()
         where = "Triton's interpreter" if device.type == "cpu" else "Triton on the GPU, item rows shared without locks"
-        accelerator = Accelerator(device, gpu, free_device_bytes())
-        return Kernel("gpu", f"{where}, tiles of {config.tile_users} users", gpu.train_users, accelerator)
+        reason, free_bytes = f"{where}, tiles of {config.tile_users} users", free_device_bytes()
+        return Kernel("gpu", reason, gpu.train_users, device=device, gpu=gpu, free_bytes=free_bytes)
     raise ConfigError(f"there is no kernel {name!r}: take cpu or gpu")
 
 

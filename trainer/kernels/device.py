@@ -8,7 +8,8 @@ trainer/training/device_engine.py copies the tensors to the device.
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,63 +19,34 @@ from numpy.typing import NDArray
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.kernels.signature import most_streams
-from surf2vec.trainer.model.objectives import TrailTables
-from surf2vec.trainer.model.rows import Rows, TrailItems
 from surf2vec.trainer.system.memory import make_pages
 
-
-@dataclass(frozen=True)
-class DeviceRows:
-    """surf2vec.trainer.model.rows.Rows on the device: vectors float32[n, D], in one piece; squares float32[n]."""
-
-    vectors: torch.Tensor
-    squares: torch.Tensor
+DeviceRecord = SimpleNamespace
+"""The fields of a record (Rows, Sampling, Pass, TrailItems, TrailTables) with tensors for its arrays, as `on_device` makes it.
+Hashes and thresholds are int64 of the same bits, as torch has no arithmetic on uint64. A Pass has its `streams`, too; a
+TrailItems the fields of TrailTables.
+"""
 
 
-@dataclass(frozen=True)
-class DeviceSampling:
-    """trainer.model.objectives.Sampling on the device. thresholds, keep int64[V]; aliases int32[V]; corrections float32[V]."""
+def on_device(record: Any, device: torch.device, **more: Any) -> DeviceRecord:
+    """Copy a record, and more fields for it, to a device."""
 
-    thresholds: torch.Tensor
-    aliases: torch.Tensor
-    keep: torch.Tensor
-    corrections: torch.Tensor
+    def copy(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return torch.tensor(value.view(np.int64) if value.dtype == np.uint64 else value, device=device)
+        is_record = is_dataclass(value) and not isinstance(value, TrainConfig)
+        return on_device(value, device) if is_record else value
 
-
-@dataclass(frozen=True)
-class DevicePass:
-    """surf2vec.trainer.kernels.signature.Pass on the device.
-
-    hashes int64[N]: the bits of the unsigned hashes, as torch has no arithmetic on uint64; streams int64[S + 1]: Pass.streams;
-    the rest as in Pass.
-    """
-
-    config: TrainConfig
-    tokens: torch.Tensor
-    starts: torch.Tensor
-    ends: torch.Tensor
-    hashes: torch.Tensor
-    order: torch.Tensor
-    alphas: torch.Tensor
-    streams: torch.Tensor
-    sampling: DeviceSampling
-    recency: float
-    epoch_key: int
-    update_items: bool = True
+    return DeviceRecord(**{name: copy(value) for name, value in (vars(record) | more).items()})
 
 
-@dataclass(frozen=True)
-class DeviceTrail:
-    """trainer.model.rows.TrailItems on the device, and trainer.model.objectives.TrailTables, with int64 thresholds."""
-
-    outputs: DeviceRows
-    inputs: DeviceRows
-    lags: DeviceRows
-    thresholds: torch.Tensor
-    aliases: torch.Tensor
-    corrections: torch.Tensor
-    l2s: torch.Tensor
-    shares: torch.Tensor
+def copy_back(copied: DeviceRecord, record: Any) -> None:
+    """Copy tensors into the arrays of the record that `on_device` copied, and wait."""
+    for name, value in vars(record).items():
+        if isinstance(value, np.ndarray):
+            as_tensor(value).copy_(getattr(copied, name))
+        else:
+            copy_back(getattr(copied, name), value)
 
 
 @dataclass(frozen=True)
@@ -101,28 +73,6 @@ def make_scratch(num_users: int, num_tokens: int, device: torch.device) -> Scrat
         torch.empty(num_users, dtype=torch.int32, device=device),
         torch.empty(most_streams(num_users), dtype=torch.int32, device=device),
     )
-
-
-@dataclass(frozen=True)
-class TrailSample:
-    """What the curve measures of the trail, on the device or the host: the places of tokens, and the rows that each scores.
-
-    starts, places int64[S]: of the history and the token among the tokens of a pass; rows int64[S, 1 + K]: the token's item, and
-    negatives.
-    """
-
-    starts: Any
-    places: Any
-    rows: Any
-
-
-@dataclass(frozen=True)
-class Accelerator:
-    """A device, and the module that trains on it (kernels/gpu.py). free_bytes: before this process used the device, if known."""
-
-    device: torch.device
-    gpu: Any
-    free_bytes: int | None = None
 
 
 class Event:
@@ -208,31 +158,3 @@ class PinnedPages:
 def as_tensor(array: NDArray[Any]) -> torch.Tensor:
     """Return a tensor that shares the array's memory; unsigned numbers become signed ones of the same bits."""
     return torch.from_numpy(array.view(np.dtype(array.dtype.str.replace("u", "i"))))
-
-
-def copy_rows(rows: Rows, device: torch.device) -> DeviceRows:
-    """Copy rows to the device."""
-    return DeviceRows(**copy_fields(rows, device))
-
-
-def copy_trail(trail: TrailItems, tables: TrailTables, device: torch.device) -> DeviceTrail:
-    """Copy the trail's item table and its tables to the device."""
-    outputs, inputs, lags = (copy_rows(one, device) for one in (trail.outputs, trail.inputs, trail.lags))
-    return DeviceTrail(outputs, inputs, lags, **copy_fields(tables, device))
-
-
-def copy_home(device_trail: DeviceTrail, trail: TrailItems) -> None:
-    """Copy the trail's item table to the host, and wait."""
-    for name in ("outputs", "inputs", "lags"):
-        host_rows, device_rows = getattr(trail, name), getattr(device_trail, name)
-        as_tensor(host_rows.vectors).copy_(device_rows.vectors)
-        as_tensor(host_rows.squares).copy_(device_rows.squares)
-
-
-def copy_fields(fields: Any, device: torch.device) -> dict[str, Any]:
-    """Return the fields of a dataclass, with arrays copied to the device; uint64 becomes int64 of the same bits."""
-    copies = dict(vars(fields))
-    for name, value in copies.items():
-        if isinstance(value, np.ndarray):
-            copies[name] = torch.tensor(value.view(np.int64) if value.dtype == np.uint64 else value, device=device)
-    return copies

@@ -20,26 +20,12 @@ import triton
 
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, ResourceError
-from surf2vec.trainer.kernels.device import (
-    Accelerator,
-    DevicePass,
-    DeviceRows,
-    DeviceSampling,
-    DeviceTrail,
-    Scratch,
-    Stream,
-    TrailSample,
-    copy_fields,
-    copy_home,
-    copy_rows,
-    copy_trail,
-    make_scratch,
-)
+from surf2vec.trainer.kernels.device import DeviceRecord, Scratch, copy_back, make_scratch, on_device
 from surf2vec.trainer.kernels.programs import keep_tokens, round_user
 from surf2vec.trainer.kernels.signature import Pass, backward_of, trail_numbers
 from surf2vec.trainer.kernels.tile_program import list_users, train_stream
 from surf2vec.trainer.kernels.trail_program import list_targets, score_trail_token, train_trail_stream
-from surf2vec.trainer.model.objectives import Sampling, TrailTables
+from surf2vec.trainer.model.objectives import TrailTables
 from surf2vec.trainer.model.rows import Items, Rows, TrailItems
 
 MAX_TILE_NUMBERS = 16_384
@@ -94,52 +80,28 @@ def train_users(users: Rows, items: Items, work: Pass) -> int:
     Copies all rows to the device and back. trainer/training/device_engine.py copies users while others are trained.
     """
     device = find_device()
-    device_users, device_outputs = copy_rows(users, device), copy_rows(items.outputs, device)
+    rows, outputs = on_device(users, device), on_device(items.outputs, device)
     check_supported(work.config)
     scratch = make_scratch(len(work.hashes), len(work.tokens), device)
-    launch(device_users, device_outputs, copy_pass(work, copy_sampling(work.sampling, device)), scratch)
-    for host_rows, device_rows in ((users, device_users), (items.outputs, device_outputs)):
-        host_rows.vectors[:] = device_rows.vectors.cpu().numpy()
-        host_rows.squares[:] = device_rows.squares.cpu().numpy()
+    launch(rows, outputs, on_device(work, device, streams=work.streams), scratch)
+    copy_back(rows, users)
+    copy_back(outputs, items.outputs)
     return int(scratch.num_kept[: len(work.order)].sum())
 
 
 def train_trail(trail: TrailItems, work: Pass, tables: TrailTables, backward: float, epoch: int) -> int:
     """Train the targets of the users `work.order` as trainer.kernels.trail.train_trail. Copies all to the device and back."""
     device = find_device()
-    device_trail, scratch = copy_trail(trail, tables, device), make_scratch(len(work.hashes), len(work.tokens), device)
-    launch_trail(device_trail, copy_pass(work, copy_sampling(work.sampling, device)), scratch, backward, epoch)
-    copy_home(device_trail, trail)
+    device_trail, scratch = (
+        on_device(trail, device, **vars(tables)),
+        make_scratch(len(work.hashes), len(work.tokens), device),
+    )
+    launch_trail(device_trail, on_device(work, device, streams=work.streams), scratch, backward, epoch)
+    copy_back(device_trail, trail)
     return int(scratch.num_kept[: len(work.order)].sum())
 
 
-def time_launch(
-    accelerator: Accelerator, users: Rows, items: Items, work: Pass, trail: tuple[TrailItems, TrailTables] | None = None
-) -> float:
-    """Return the seconds in which the device trains a pass, with all data on it; the second of two, measured by its events.
-
-    trail: to be trained on the device, too.
-    """
-    device = accelerator.device
-    rows, outputs = copy_rows(users, device), copy_rows(items.outputs, device)
-    device_pass = copy_pass(work, copy_sampling(work.sampling, device))
-    scratch, stream = make_scratch(len(work.hashes), len(work.tokens), device), Stream(device)
-    device_trail = copy_trail(*trail, device) if trail else None
-
-    def launch_all() -> None:
-        accelerator.gpu.launch(rows, outputs, device_pass, scratch)
-        if device_trail is not None:
-            accelerator.gpu.launch_trail(device_trail, device_pass, scratch, work.config.trail_backward, 0)
-
-    for _ in range(2):
-        started = stream.mark()
-        stream.run(launch_all)
-        ended = stream.mark()
-        ended.wait()
-    return ended.seconds_since(started)
-
-
-def launch(users: DeviceRows, outputs: DeviceRows, work: DevicePass, scratch: Scratch) -> None:
+def launch(users: DeviceRecord, outputs: DeviceRecord, work: DeviceRecord, scratch: Scratch) -> None:
     """Start a pass over the users `work.order` on the device, in the current stream, without waiting.
 
     Subsampling is a separate launch, which writes the kept positions of a history from the start of its tokens on. The
@@ -167,7 +129,7 @@ def launch(users: DeviceRows, outputs: DeviceRows, work: DevicePass, scratch: Sc
     )  # fmt: skip
 
 
-def launch_trail(trail: DeviceTrail, work: DevicePass, scratch: Scratch, backward: float, epoch: int) -> None:
+def launch_trail(trail: DeviceRecord, work: DeviceRecord, scratch: Scratch, backward: float, epoch: int) -> None:
     """Start the training of the trail on the device, in the current stream, without waiting.
 
     The scratch arrays of tokens that are kept have the targets; so a pass's users and its trail are trained one after the other.
@@ -192,18 +154,24 @@ def launch_trail(trail: DeviceTrail, work: DevicePass, scratch: Scratch, backwar
     )  # fmt: skip
 
 
-def score_trail(trail: DeviceTrail, work: DevicePass, sample: TrailSample, scores: torch.Tensor) -> None:
-    """Write the scores of a sample's tokens to scores float32[S, 1 + K], in the current stream, without waiting."""
-    num_tokens, num_rows = sample.rows.shape
+def score_trail(
+    trail: DeviceRecord,
+    work: DeviceRecord,
+    sample: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    scores: torch.Tensor,
+) -> None:
+    """Write the scores of a sample's tokens, as of `TrailSlot.draw`, to scores float32[S, 1 + K], without waiting."""
+    starts, places, rows = sample
+    num_tokens, num_rows = rows.shape
     if num_tokens:
         score_trail_token[(num_tokens,)](
             trail.outputs.vectors, trail.inputs.vectors, trail.lags.vectors, work.tokens,
-            sample.starts, sample.places, sample.rows, scores,
+            starts, places, rows, scores,
             D=trail.outputs.vectors.shape[1], N=num_rows, W=work.config.trail_window, CHUNK=SCORES_CHUNK, num_warps=1,
         )  # fmt: skip
 
 
-def round_users(users: DeviceRows, halves: torch.Tensor, work: DevicePass, scratch: Scratch) -> None:
+def round_users(users: DeviceRecord, halves: torch.Tensor, work: DeviceRecord, scratch: Scratch) -> None:
     """Write the vectors of a pass's users as bfloat16 to halves int16[n, D], with the bits of first_rows.round_to_bfloat16."""
     num_users, num_dims = users.vectors.shape
     round_user[(num_users,)](
@@ -211,14 +179,14 @@ def round_users(users: DeviceRows, halves: torch.Tensor, work: DevicePass, scrat
     )
 
 
-def _list_users(work: DevicePass, scratch: Scratch) -> None:
+def _list_users(work: DeviceRecord, scratch: Scratch) -> None:
     """List the users of each stream that have tokens."""
     list_users[(len(work.streams) - 1,)](
         work.streams, scratch.num_kept, scratch.coming, scratch.num_coming, CHUNK=LIST_CHUNK, num_warps=1
     )
 
 
-def _unmixed_keys(work: DevicePass, scratch: Scratch) -> torch.Tensor:
+def _unmixed_keys(work: DeviceRecord, scratch: Scratch) -> torch.Tensor:
     """Return the users' keys of the epoch, int64[N], which each program mixes."""
     key = np.uint64(work.epoch_key).view(np.int64).item()
     return torch.bitwise_xor(work.hashes, key, out=scratch.keys[: len(work.hashes)])
@@ -253,15 +221,3 @@ def find_capability(device: torch.device) -> int:
         return 90
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor
-
-
-def copy_sampling(sampling: Sampling, device: torch.device) -> DeviceSampling:
-    """Copy the sampling tables to the device; once for a training."""
-    return DeviceSampling(**copy_fields(sampling, device))
-
-
-def copy_pass(work: Pass, sampling: DeviceSampling) -> DevicePass:
-    """Copy a pass to the device of `sampling`."""
-    device = sampling.keep.device
-    copies = copy_fields(work, device) | {"sampling": sampling, "streams": torch.tensor(work.streams, device=device)}
-    return DevicePass(**{name: value for name, value in copies.items() if name != "tree"})

@@ -12,7 +12,6 @@ from typing import Any
 
 from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.kernels.signature import fits_trail_program
-from surf2vec.trainer.plan.in_flight import launches_at_once
 from surf2vec.trainer.plan.prediction import Rates, Traffic, predict
 from surf2vec.trainer.plan.sharing import ALONE, Sharing
 from surf2vec.trainer.plan.sizes import TOKEN_BYTES, Sizes, Work, device_bytes, kept_sample_bytes, tray_bytes
@@ -57,8 +56,7 @@ class Plan:
     tokens are mapped. moved_bytes: the bytes that an epoch reads from the store, and writes to it, because of the division.
     commit_bytes: the most that a commit writes. num_commits, read_bytes, written_bytes (with commits), seconds, sent_bytes (to
     other workers): predictions for the complete training; seconds is None if the machine's rates are unknown. places_per_chunk:
-    with several workers, equal for all. at_once: micro-partitions that a GPU trains at the same time; stays_on_device: whether
-    all users stay on it; trail_on_device: whether it trains the trail.
+    with several workers, equal for all. trail_on_device: whether a GPU trains the trail.
     """
 
     num_partitions: int
@@ -84,8 +82,6 @@ class Plan:
     sharing: Sharing = ALONE
     places_per_chunk: int | None = None
     sent_bytes: int = 0
-    at_once: int = 1
-    stays_on_device: bool = False
     trail_on_device: bool = False
 
     @property
@@ -138,8 +134,8 @@ def lay_out(
     slot_bytes = _all_bytes(work, sizes) if is_resident else division.chunk_partitions * _largest_bytes(work, sizes)
     num_slots = 1 if is_resident else 3
     has_trail = _has_trail_on_device(work, sizes, budget, division)
-    at_once, stays, on_device_bytes = _choose_device(work, sizes, budget, division, is_resident, has_trail)
-    item_bytes = _item_bytes(work, sizes, budget, division.num_blocks, at_once)
+    on_device_bytes = _device_bytes(work, sizes, budget, division.num_blocks, has_trail) if budget.device_bytes else 0
+    item_bytes = _item_bytes(work, sizes, budget, division.num_blocks)
     peak_bytes = budget.overhead_bytes + item_bytes + num_slots * slot_bytes
     users_bytes, block_bytes = work.num_users * sizes.user_bytes, sizes.block_bytes(division.num_blocks)
     read_ahead_bytes = 0 if sizes.sharing.is_sharded else (division.num_blocks - 1) * block_bytes
@@ -153,8 +149,7 @@ def lay_out(
         num_partitions, division.chunk_partitions, num_chunks, division.num_blocks, num_slots, place_bytes, slot_bytes,
         item_bytes, on_device_bytes, budget.overhead_bytes,
         peak_bytes, budget.host_bytes, disk_bytes, moved_bytes, block_bytes + resident_bytes,
-        cost.num_commits, cost.read_bytes, cost.written_bytes, cost.seconds, (), at_once=at_once, stays_on_device=stays,
-        trail_on_device=has_trail,
+        cost.num_commits, cost.read_bytes, cost.written_bytes, cost.seconds, (), trail_on_device=has_trail,
     )  # fmt: skip
     return replace(plan, reasons=_reasons(plan, work, sizes, budget, rates))
 
@@ -189,11 +184,8 @@ def _left_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> in
     return budget.host_bytes - budget.overhead_bytes - _item_bytes(work, sizes, budget, num_blocks)
 
 
-def _device_bytes(
-    work: Work, sizes: Sizes, budget: Budget, num_blocks: int, at_once: int = 1, stays: bool = False,
-    has_trail: bool = False,
-) -> int:  # fmt: skip
-    return budget.context_bytes + device_bytes(work, sizes, num_blocks, at_once, stays, has_trail)
+def _device_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int, has_trail: bool = False) -> int:
+    return budget.context_bytes + device_bytes(work, sizes, num_blocks, has_trail)
 
 
 def _has_trail_on_device(work: Work, sizes: Sizes, budget: Budget, division: Division) -> bool:
@@ -204,31 +196,10 @@ def _has_trail_on_device(work: Work, sizes: Sizes, budget: Budget, division: Div
     return is_beside and _device_bytes(work, sizes, budget, 1, has_trail=True) <= budget.device_bytes
 
 
-def _choose_device(
-    work: Work, sizes: Sizes, budget: Budget, division: Division, is_resident: bool, has_trail: bool
-) -> tuple[int, bool, int]:
-    """Return how many micro-partitions the GPU trains at once, whether all users stay on it, and its bytes: what fits of that.
-
-    Several only where nothing goes to the disk: what is evicted there may not be in progress for long.
-    """
-    if budget.device_bytes is None:
-        return 1, False, 0
-    is_free = is_resident and sizes.sharing.is_alone
-    most = launches_at_once(sizes.config, work.num_users, work.most_users) if is_free else 1
-    room_bytes = budget.host_bytes - budget.overhead_bytes - _all_bytes(work, sizes)
-    for stays in (True, False) if is_free and division.num_blocks == 1 else (False,):
-        for at_once in range(most, 0, -1):
-            num_bytes = _device_bytes(work, sizes, budget, division.num_blocks, at_once, stays, has_trail)
-            host_bytes = _item_bytes(work, sizes, budget, division.num_blocks, at_once)
-            if num_bytes <= budget.device_bytes and (at_once == 1 or host_bytes <= room_bytes):
-                return at_once, stays, num_bytes
-    return 1, False, _device_bytes(work, sizes, budget, division.num_blocks, has_trail=has_trail)
-
-
-def _item_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int, at_once: int = 1) -> int:
+def _item_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> int:
     """Return the bytes in memory beside the slots: items, and work space for a micro-partition."""
     users_bytes = work.most_users * (sizes.work_bytes + BUFFER_BYTES_PER_USER)
-    pinned_bytes = tray_bytes(work, sizes, at_once) if budget.device_bytes else 0
+    pinned_bytes = tray_bytes(work, sizes) if budget.device_bytes else 0
     accumulation_bytes = sizes.accumulation_bytes(work, num_blocks)
     return sizes.item_bytes(num_blocks) + accumulation_bytes + users_bytes + BUFFER_BYTES + pinned_bytes
 
@@ -286,17 +257,12 @@ def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates 
         f"two generations on disk {size(plan.disk_bytes)} of {size(budget.disk_free_bytes)} free"
     )
     if budget.device_bytes is not None:
-        stay = "; all users stay there over all epochs" if plan.stays_on_device else ""
         lines.append(
             f"on the GPU {size(plan.device_bytes)} of {size(budget.device_bytes)}, {size(budget.context_bytes)} of it its "
-            f"context{stay}"
+            "context"
         )
         if sizes.trail_bytes and sizes.config.interest_size:
             lines.append(_explain_trail(plan, work, sizes, budget))
-        if plan.at_once > 1:
-            lines.append(
-                f"{plan.at_once} micro-partitions are trained at once, so that the longest histories do not run alone"
-            )
     if rates and plan.seconds is not None:
         lines.append(
             f"{work.epochs * work.num_tokens:,} tokens at {rates.tokens_per_second:,.0f} a second ({rates.source}), disk "

@@ -26,8 +26,7 @@ DEVICE_ROUNDING_BYTES = 64 * 10**6  # torch allocates pieces of 2 and 20 MiB, an
 DEVICE_SAMPLING_BYTES_PER_ITEM = 8 + 4 + 8 + 4  # alias thresholds, aliases, keep thresholds, corrections
 DEVICE_TRAIL_BYTES_PER_ITEM = 8 + 4 + 4 + 4 + 4  # alias thresholds, aliases, corrections, L2, shares
 MEASURED_TOKENS = 2 * 512  # of a micro-partition, for the curve
-FIXED_BYTES_PER_USER = 8 * 3  # start, end, hash
-PASS_BYTES_PER_USER = 8 + 4  # place in the order, learning rate
+PASS_BYTES_PER_USER = 8 * 3 + 8 + 4  # start, end, hash; place in the order, learning rate
 PASS_BYTES_PER_STREAM = 8  # its start
 SCRATCH_BYTES_PER_USER = 8 + 4 + 4  # key, tokens kept, place among those with tokens
 SCRATCH_BYTES_PER_STREAM = 4  # users with tokens
@@ -150,44 +149,34 @@ def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Si
     )
 
 
-def device_bytes(
-    work: Work, sizes: Sizes, num_blocks: int, at_once: int = 1, stays: bool = False, has_trail: bool = False
-) -> int:
-    """Return the bytes on the GPU beside its context: an item block with its tables; for each micro-partition that is trained
-    at once, and one that is copied meanwhile, scratch arrays and rows for the curve; and their users, or all users if they stay.
-    With has_trail also the trail's item table with its tables, and scores for the curve.
+def device_bytes(work: Work, sizes: Sizes, num_blocks: int, has_trail: bool = False) -> int:
+    """Return the bytes on the GPU beside its context: an item block with its tables, and two sets of buffers for
+    micro-partitions, one of which is trained while the other is copied. With has_trail also the trail's item table with its
+    tables, and scores for the curve.
     """
-    users, tokens, seats = work.most_users, work.most_tokens, at_once + 1
     block_bytes = sizes.block_bytes(num_blocks)
     tables_bytes = DEVICE_SAMPLING_BYTES_PER_ITEM * (block_bytes // sizes.row_bytes + 1)
-    scratch_bytes = (
-        users * SCRATCH_BYTES_PER_USER + tokens * TOKEN_BYTES + most_streams(users) * SCRATCH_BYTES_PER_STREAM
-    )
-    seat_bytes = scratch_bytes + _pass_bytes(work, sizes) + _sample_bytes(sizes)
-    user_bytes = _row_bytes(sizes) + FIXED_BYTES_PER_USER + (sizes.user_bytes - 4 if sizes.work_bytes else 0)
-    num_users, num_tokens = (work.num_users, work.num_tokens) if stays else (seats * users, seats * tokens)
+    user_bytes = _row_bytes(sizes) + SCRATCH_BYTES_PER_USER + (sizes.user_bytes - 4 if sizes.work_bytes else 0)
+    buffer_bytes = work.most_users * user_bytes + work.most_tokens * TOKEN_BYTES + _pass_bytes(work, sizes)
+    buffer_bytes += most_streams(work.most_users) * SCRATCH_BYTES_PER_STREAM + _sample_bytes(sizes)
+    if has_trail:
+        tables_bytes += sizes.trail_bytes + DEVICE_TRAIL_BYTES_PER_ITEM * sizes.num_items
+        buffer_bytes += sum(_trail_sample_bytes(sizes))
     exchanged_bytes = sizes.sharing.exchanged_bytes(block_bytes, sizes.shared_bytes)
     copies_bytes = exchanged_bytes * (2 + 2 * sizes.sharing.staleness)  # the last state, and exchanges in progress
-    places_bytes = num_users * user_bytes + num_tokens * TOKEN_BYTES
-    trail_bytes = (
-        sizes.trail_bytes + DEVICE_TRAIL_BYTES_PER_ITEM * sizes.num_items + seats * sum(_trail_sample_bytes(sizes))
-    )
-    items_bytes = block_bytes + tables_bytes + (trail_bytes if has_trail else 0)
-    return DEVICE_ROUNDING_BYTES + copies_bytes + items_bytes + seats * seat_bytes + places_bytes
+    return DEVICE_ROUNDING_BYTES + copies_bytes + block_bytes + tables_bytes + 2 * buffer_bytes
 
 
-def tray_bytes(work: Work, sizes: Sizes, at_once: int = 1) -> int:
+def tray_bytes(work: Work, sizes: Sizes) -> int:
     """Return the pinned bytes on the host: a pass's arrays beside rows, on their way to the GPU, and rows for the curve."""
-    fixed_bytes = work.most_users * FIXED_BYTES_PER_USER + work.most_tokens * TOKEN_BYTES
     places_bytes, scores_bytes = _trail_sample_bytes(sizes) if sizes.trail_bytes else (0, 0)
-    samples_bytes = places_bytes + (at_once + 1) * (_sample_bytes(sizes) + scores_bytes)
-    return fixed_bytes + _pass_bytes(work, sizes) + samples_bytes
+    return _pass_bytes(work, sizes) + places_bytes + 2 * (_sample_bytes(sizes) + scores_bytes)
 
 
 def _pass_bytes(work: Work, sizes: Sizes) -> int:
-    """Return the bytes of the arrays of a pass that change: of its users, the bounds of its streams, the rows of its sample."""
-    users = work.most_users
-    return users * PASS_BYTES_PER_USER + (most_streams(users) + 1) * PASS_BYTES_PER_STREAM + 8 * _sampled_rows(sizes)
+    """Return the bytes of the arrays of a pass: of its users, its tokens, the bounds of its streams, the rows of its sample."""
+    users_bytes = work.most_users * PASS_BYTES_PER_USER + (most_streams(work.most_users) + 1) * PASS_BYTES_PER_STREAM
+    return users_bytes + work.most_tokens * TOKEN_BYTES + 8 * _sampled_rows(sizes)
 
 
 def _trail_sample_bytes(sizes: Sizes) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """The training curve: loss on a fixed sample of tokens, and on the held-out items.
 
-A micro-partition is measured at the end of its visit, while it is in memory: the curve needs no extra reads from disk.
+A micro-partition is measured at the end of its pass, while it is in memory: the curve needs no extra reads from disk.
 """
 
 from dataclasses import dataclass, field
@@ -134,6 +134,30 @@ def first_users(is_eligible: NDArray[np.bool_]) -> NDArray[np.int64]:
     return np.flatnonzero(is_eligible)[: min(max(len(is_eligible) // SAMPLE_SHARE, MIN_SAMPLE_USERS), MAX_SAMPLE_USERS)]
 
 
+def sum_losses(
+    targets: Targets,
+    users: NDArray[np.float32],
+    outputs: NDArray[np.float32],
+    sample: Sample,
+    is_gathered: bool = False,
+) -> list[float]:
+    """Return the sum of the losses of a sample's training tokens and their number, then the same of its held-out items.
+
+    users float32[n, D]. is_gathered: users and outputs have only the rows of `Sample.rows`.
+    """
+    sums: list[float] = []
+    first = 0
+    for user_rows, items, negatives in sample.parts:
+        rows = np.column_stack((items, negatives))
+        if is_gathered:
+            user_rows = np.arange(first, first + len(items))
+            rows = np.arange(first * rows.shape[1], (first + len(items)) * rows.shape[1]).reshape(rows.shape)
+            first += len(items)
+        losses = token_losses(targets, users[user_rows], outputs, items, negatives, rows)
+        sums += [float(losses.sum()), len(items)]
+    return sums
+
+
 @dataclass
 class Curve:
     """Points of the curve, and the sums for the next point and for the epoch's mean: of losses and their number, on the sample
@@ -144,33 +168,8 @@ class Curve:
     point_sums: list[float] = field(default_factory=lambda: [0.0] * NUM_SUMS)
     epoch_sums: list[float] = field(default_factory=lambda: [0.0] * NUM_SUMS)
 
-    def measure(
-        self, targets: Targets, users: NDArray[np.float32], outputs: NDArray[np.float32], sample: Sample,
-        is_gathered: bool = False,
-    ) -> None:  # fmt: skip
-        """Add the losses of a micro-partition's sample to the sums; users float32[n, D].
-
-        is_gathered: users and outputs are only the rows of `Sample.rows`.
-        """
-        sums: list[float] = []
-        first = 0
-        for user_rows, items, negatives in sample.parts:
-            rows = np.column_stack((items, negatives))
-            if is_gathered:
-                user_rows = np.arange(first, first + len(items))
-                rows = np.arange(first * rows.shape[1], (first + len(items)) * rows.shape[1]).reshape(rows.shape)
-                first += len(items)
-            losses = token_losses(targets, users[user_rows], outputs, items, negatives, rows)
-            sums += [float(losses.sum()), len(items)]
-        self.add_part("interest", sums)
-
-    def add_part(self, part: str, sums: list[float]) -> None:
-        """Add a part's losses and their number, on the sample and held out."""
-        first = 4 * MEASURED_PARTS.index(part)
-        self.add_sums([*[0.0] * first, *sums, *[0.0] * (NUM_SUMS - first - 4)])
-
     def add_sums(self, sums: list[float]) -> None:
-        """Add the sums of all parts, as of other workers."""
+        """Add the sums of a pass, or of other workers' passes: of all parts."""
         self.point_sums = [a + b for a, b in zip(self.point_sums, sums, strict=True)]
         self.epoch_sums = [a + b for a, b in zip(self.epoch_sums, sums, strict=True)]
 

@@ -8,7 +8,6 @@ does the same arithmetic as an uninterrupted one. With `patience`, the generatio
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ from surf2vec.trainer.kernels import Kernel, pick_kernel
 from surf2vec.trainer.model.rows import Items
 from surf2vec.trainer.plan.schedule import ScheduleStep
 from surf2vec.trainer.store.generation import open_generation
-from surf2vec.trainer.store.images import Image
 from surf2vec.trainer.store.manifests import next_generation
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
 from surf2vec.trainer.store.writer import (
@@ -32,14 +30,14 @@ from surf2vec.trainer.store.writer import (
 )
 from surf2vec.trainer.system.memory import private_bytes
 from surf2vec.trainer.system.signals import stop_on_sigterm
-from surf2vec.trainer.training.course import Course, Ended, Visit
 from surf2vec.trainer.training.curve import MAX_POINTS, Targets
-from surf2vec.trainer.training.engine import Engine
+from surf2vec.trainer.training.engine import Engine, FinishedPass
 from surf2vec.trainer.training.item_blocks import ItemBlocks
 from surf2vec.trainer.training.job import Job, choose_parts, describe_training, effective_recency
 from surf2vec.trainer.training.preparation import TrainingState, divide_work, find_state, prepare_resume, warm_up
 from surf2vec.trainer.training.record import Record
 from surf2vec.trainer.training.redivide import join_item_blocks
+from surf2vec.trainer.training.schedule import PartitionPass, Schedule
 from surf2vec.trainer.training.slots import Background, ItemSlots, RingSlots, Slots
 from surf2vec.trainer.training.team import Requests, Team, Together
 from surf2vec.trainer.training.trail_slot import TrailSlot
@@ -47,9 +45,6 @@ from surf2vec.trainer.workers.group import Workers, join_workers, run_on_first
 
 if TYPE_CHECKING:  # torch takes a second to import
     from surf2vec.trainer.workers.exchange import Exchange
-
-SIDE_PARTS = {"trail": TrailSlot}
-"""What trains the parts beside the interest."""
 
 
 class StoppedError(SurfError):
@@ -121,8 +116,8 @@ def prepare(job: Job, corpus: Corpus, state: TrainingState, workers: Workers, on
         log(on_event, "recency is off, as the order of a user's events says nothing: they all count the same")
     blocks = ItemBlocks(config, counts, plan.num_blocks)
     backward = 0.0 if job.schedule else config.trail_backward  # trained vectors end forward, and stay so
-    course = Course(config, corpus, plan, blocks, recency, share, backward)
-    prepare_resume(state, course, store_dir, workers, on_event)
+    schedule = Schedule(config, corpus, plan, blocks, recency, share, backward)
+    prepare_resume(state, schedule, store_dir, workers, on_event)
     record, manifest = state.record, state.manifest
     items_on_disk = state.generation.item_entries() if state.generation else {}
     users_on_disk, number = manifest.get("users", {}), next_generation(store_dir)
@@ -131,39 +126,35 @@ def prepare(job: Job, corpus: Corpus, state: TrainingState, workers: Workers, on
     background, shared_from = Background(record), manifest.get("resident_block")
     kind = RingSlots if plan.sharing.is_sharded else ItemSlots
     items = kind(blocks, writer, background, shared_from, workers)
-    parts = [SIDE_PARTS[name](config, counts, writer) for name in config.part_sizes if name in SIDE_PARTS]
-
-    def copy_tables() -> dict[str, Image]:
-        return {part.name: part.copy() for part in parts} if workers.is_first else {}
-
-    slots = Slots(corpus, writer, items, copy_tables, background, plan.place_bytes)
-    team = Team(course, record, parts)
+    parts = [TrailSlot(config, counts, writer)] if config.trail_size else []
+    slots = Slots(corpus, writer, items, parts, background, plan.place_bytes)
+    team = Team(schedule, record)
     if not workers.is_alone:  # workers exchange the item rows that all of them have
         num_rows = blocks.num_shared_rows if plan.sharing.is_sharded else blocks.num_outputs(0)
-        team = Together(course, record, parts, workers, num_rows, items)
+        team = Together(schedule, record, workers, num_rows, items)
     if record.position:
-        done = f"{record.position:,} of {course.num_positions:,} {team.unit}"
+        done = f"{record.position:,} of {schedule.num_positions:,} {team.unit}"
         log(on_event, f"resuming a stopped training: {done} are done")
-    engine = make_engine(kernel, course, record, parts, team.exchange)
+    engine = make_engine(kernel, schedule, record, parts, team.exchange)
     if state.warm_start and not state.generation:
         num_found = apply_warm_start(items.admit(0), corpus.folder, state.warm_start)  # there is one block then
         log(on_event, f"{num_found:,} of {corpus.num_items:,} items begin from the vectors given")
-    return Training(job, state.identity, record, kernel, course, slots, team, engine, on_event, compile_seconds)
+    return Training(job, state.identity, record, kernel, schedule, slots, team, engine, on_event, compile_seconds)
 
 
 def make_engine(
-    kernel: Kernel, course: Course, record: Record, parts: list[TrailSlot], exchange: "Exchange | None"
+    kernel: Kernel, schedule: Schedule, record: Record, parts: list[TrailSlot], exchange: "Exchange | None"
 ) -> Engine:
     """Return the engine of a kernel: in the host's memory, or on a GPU if users are trained."""
-    config = course.config
-    if kernel.accelerator is None or not config.interest_size:
-        return Engine(kernel, parts, exchange)
+    config = schedule.config
+    if kernel.device is None or not config.interest_size:
+        return Engine(kernel, config, parts, exchange)
     from surf2vec.trainer.training.device_engine import DeviceEngine  # torch takes a second to import
-    from surf2vec.trainer.training.device_memory import find_largest
+    from surf2vec.trainer.training.device_memory import MaxSizes
 
-    largest = find_largest(course.corpus, course.blocks.num_rows(0), course.plan)
-    trail = parts[0] if parts else None
-    return DeviceEngine(kernel.accelerator, config, largest, record, trail, exchange)
+    users, tokens = int(schedule.corpus.users.max()), int(schedule.corpus.tokens.max())
+    sizes = MaxSizes(users, tokens, schedule.blocks.num_rows(0), schedule.plan.trail_on_device)
+    return DeviceEngine(kernel, config, sizes, record, parts, exchange)
 
 
 @dataclass
@@ -174,7 +165,7 @@ class Training:
     identity: str
     record: Record
     kernel: Kernel
-    course: Course
+    schedule: Schedule
     slots: Slots
     team: Team
     engine: Engine
@@ -189,34 +180,30 @@ class Training:
 
     @property
     def is_done(self) -> bool:
-        return self.record.position == self.course.num_positions or self.record.stopped_after_epoch is not None
+        return self.record.position == self.schedule.num_positions or self.record.stopped_after_epoch is not None
 
     def run(self, stop: threading.Event) -> None:
         """Train all remaining micro-partitions, in order. Commits when it is time, when stopped, and at the end."""
         position, last_commit = self.record.position, time.monotonic()
         self.reported_position, self.clock = position, time.perf_counter()
-        ahead: Visit | None = None
+        ahead: PartitionPass | None = None
         while not self.is_done:
-            step = self.course.step(position)
+            step = self.schedule.step(position)
             assert step is not None
             self._load_position(position, step)
-            for index, partition in enumerate(self.course.partitions_at(step)):
+            for index, partition in enumerate(self.schedule.partitions_at(step)):
                 resident = self.slots.admit(partition)  # waits if a commit is writing it
-                visit = ahead or self.course.visit(position, index, step, resident, self.targets)
-                self._conclude(self.engine.begin(visit))
-                following = self._prepare_next(visit)
-                self._conclude(self.engine.train(visit))
-                ahead = following.result() if following else None
-                if ahead:
-                    self.engine.stage(ahead)
+                now = ahead or self.schedule.make_pass(position, index, step, resident, self.targets)
+                self._record(self.engine.train(now))
+                ahead = self._stage_next(now)
             position += 1
-            is_time = time.monotonic() - last_commit >= self.course.config.commit_seconds
+            is_time = time.monotonic() - last_commit >= self.schedule.config.commit_seconds
             if self.team.meets_at(position):
-                self._conclude(self.engine.settle())
+                self._record(self.engine.settle())
             requests = self._report_meetings(self.team.meet(position, Requests(stop.is_set(), is_time)))
-            is_judged = bool(self.course.config.patience) and position % self.course.positions_per_epoch == 0
-            if is_judged or any(requests) or position == self.course.num_positions:
-                self._conclude(self.engine.settle())
+            is_judged = bool(self.schedule.config.patience) and position % self.schedule.positions_per_epoch == 0
+            if is_judged or any(requests) or position == self.schedule.num_positions:
+                self._record(self.engine.settle())
                 self._report_meetings(self.team.drain())
                 self._judge_epoch(step.epoch) if is_judged else self._commit()
                 last_commit, self.clock = time.monotonic(), time.perf_counter()
@@ -224,7 +211,7 @@ class Training:
             if requests.is_stopping and not self.is_done:
                 self.slots.wait_for_commit()
                 raise StoppedError(
-                    f"stopped at {self.record.position / self.course.num_positions:.0%} after committing generation "
+                    f"stopped at {self.record.position / self.schedule.num_positions:.0%} after committing generation "
                     f"{self.slots.writer.generation - 1}: run the same command to resume"
                 )
         self.slots.wait_for_commit()
@@ -239,46 +226,47 @@ class Training:
 
     def _load_position(self, position: int, step: ScheduleStep) -> None:
         """Load the users and items of a position. At the start of a chunk or an item block, begin to read the next one."""
-        course, slots, items = self.course, self.slots, self.slots.items
+        schedule, slots, items = self.schedule, self.slots, self.slots.items
         is_first = self.block < 0
         if is_first:
             items.prefetch(step.block)  # before the users, so that training can begin with the first of them
-        if course.plan.is_resident:
-            slots.prefetch(course.partitions(step))
+        if schedule.plan.is_resident:
+            slots.prefetch(schedule.partitions(step))
         elif step.is_chunk_start or not slots.residents:
-            wanted = course.partitions(step, None if step.turn else step.place)
+            wanted = schedule.partitions(step, None if step.turn else step.place)
             slots.evict([p for p in slots.residents if p not in wanted])
             slots.prefetch(wanted)
-            turns_left = course.plan.num_blocks - 1 - step.turn
-            if following := course.step(position + step.chunk.stop - step.place + turns_left * len(step.chunk)):
-                slots.prefetch(course.partitions(following))
+            turns_left = schedule.plan.num_blocks - 1 - step.turn
+            if following := schedule.step(position + step.chunk.stop - step.place + turns_left * len(step.chunk)):
+                slots.prefetch(schedule.partitions(following))
         if step.block != self.block:
             if not is_first:
-                self._conclude(self.engine.settle())
+                self._record(self.engine.settle())
                 self.engine.update_host()
-            self.targets = course.blocks.targets(step.block)  # while the block is still being read
+            self.targets = schedule.blocks.targets(step.block)  # while the block is still being read
             self.items, self.block = items.admit(step.block), step.block
-            if following := course.step(position + step.chunk.stop - step.place):
+            if following := schedule.step(position + step.chunk.stop - step.place):
                 items.prefetch(following.block)
             self.engine.admit_block(self.items, self.targets)
 
-    def _prepare_next(self, visit: Visit) -> Future[Visit] | None:
-        """Begin to make the visit after this one; None if its micro-partition is in progress, or its item block another one."""
-        position, index = (visit.position + 1, 0) if visit.is_last else (visit.position, visit.index + 1)
-        step = self.course.step(position)
-        if not self.engine.looks_ahead or step is None or step.block != visit.step.block:
+    def _stage_next(self, now: PartitionPass) -> PartitionPass | None:
+        """Make and stage the next pass; None if its micro-partition is in progress, or its item block another one."""
+        position, index = (now.position + 1, 0) if now.is_last else (now.position, now.index + 1)
+        step = self.schedule.step(position)
+        if not self.engine.looks_ahead or step is None or step.block != now.step.block:
             return None
-        partitions = self.course.partitions_at(step)
-        if not partitions or partitions[index] == visit.partition or self.engine.is_training(partitions[index]):
+        partitions = self.schedule.partitions_at(step)
+        if not partitions or self.engine.is_training(partitions[index]):
             return None
-        resident = self.slots.admit(partitions[index])
-        return self.engine.prepare(lambda: self.course.visit(position, index, step, resident, visit.targets))
+        ahead = self.schedule.make_pass(position, index, step, self.slots.admit(partitions[index]), now.targets)
+        self.engine.stage(ahead)
+        return ahead
 
-    def _conclude(self, all_ended: Iterator[Ended]) -> None:
-        for ended in all_ended:
-            self.team.count(ended)
-            if ended.visit.num_users:
-                self.alpha = float(ended.visit.work.alphas[-1])
+    def _record(self, all_finished: Iterator[FinishedPass]) -> None:
+        for finished in all_finished:
+            self.team.count(finished)
+            if finished.partition_pass.num_users:
+                self.alpha = float(finished.partition_pass.work.alphas[-1])
             self.record.peak_bytes = max(self.record.peak_bytes, private_bytes())
             self._report()
 
@@ -292,22 +280,22 @@ class Training:
 
     def _report(self) -> None:
         """Add the seconds since the last call to the record, and report progress, if any."""
-        now, record, num_positions = time.perf_counter(), self.record, self.course.num_positions
+        now, record, num_positions = time.perf_counter(), self.record, self.schedule.num_positions
         record.train_seconds += now - self.clock
         if record.position != self.reported_position:
             self.reported_position = record.position
             log_progress(self.on_event, "train", record.position, num_positions, self.team.unit)
             is_point = record.position % -(-num_positions // MAX_POINTS) == 0 or self.is_done
             if is_point and any(record.curve.point_sums):
-                self.on_event("train", record.add_point(self.course.positions_per_epoch, self.alpha))
+                self.on_event("train", record.add_point(self.schedule.positions_per_epoch, self.alpha))
         self.clock = time.perf_counter()
 
     def _judge_epoch(self, epoch: int) -> None:
         """Commit after an epoch, and pin the generation if it is the best. At the end return to the best one."""
         self.slots.wait_for_commit()
-        is_last = self.record.position == self.course.num_positions
+        is_last = self.record.position == self.schedule.num_positions
         is_best, is_over = self.record.judge_epoch(
-            epoch, self.course.config.patience, is_last, self.slots.writer.generation
+            epoch, self.schedule.config.patience, is_last, self.slots.writer.generation
         )
         workers, store_dir = self.slots.items.workers, self.job.store_dir
         if is_over:
@@ -336,12 +324,12 @@ class Training:
 
     def _manifest(self) -> dict[str, Any]:
         """Return the values of the next manifest, without its files."""
-        course, kernel = self.course, self.kernel
+        schedule, kernel = self.schedule, self.kernel
         about = describe_training(
-            self.identity, course.corpus, self.job.config, course.recency, kernel.name, kernel.reason
+            self.identity, schedule.corpus, self.job.config, schedule.recency, kernel.name, kernel.reason
         )
         about |= {
-            "num_blocks": course.plan.num_blocks, "num_positions": course.num_positions, "resident_block": self.block,
-            "stage": "trained" if self.is_done else "training", "plan": course.plan.to_json(),
+            "num_blocks": schedule.plan.num_blocks, "num_positions": schedule.num_positions, "resident_block": self.block,
+            "stage": "trained" if self.is_done else "training", "plan": schedule.plan.to_json(),
         }  # fmt: skip
         return about | self.record.to_json()

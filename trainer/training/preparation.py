@@ -30,10 +30,10 @@ from surf2vec.trainer.store.generation import Generation, has_generation, open_g
 from surf2vec.trainer.store.tokens import Corpus
 from surf2vec.trainer.store.writer import pin_generation
 from surf2vec.trainer.system.memory import context_bytes, limit_device_memory, private_bytes
-from surf2vec.trainer.training.course import Course
 from surf2vec.trainer.training.job import Job, find_generation, identity
 from surf2vec.trainer.training.record import Record, read_record
 from surf2vec.trainer.training.redivide import epochs_done, redivide, sharing_of
+from surf2vec.trainer.training.schedule import Schedule
 from surf2vec.trainer.workers.group import Workers, run_on_first
 
 PATIENCE_SECONDS = 2.0
@@ -68,8 +68,10 @@ def find_state(job: Job, corpus: Corpus, rank: int, on_event: OnEvent) -> Traini
     return TrainingState(name, warm_start, generation, record)
 
 
-def prepare_resume(state: TrainingState, course: Course, store_dir: Path, workers: Workers, on_event: OnEvent) -> None:
-    """Complete what a crash interrupted, and redivide the committed state if this course divides it differently."""
+def prepare_resume(
+    state: TrainingState, schedule: Schedule, store_dir: Path, workers: Workers, on_event: OnEvent
+) -> None:
+    """Complete what a crash interrupted, and redivide the committed state if this schedule divides it differently."""
     generation, best = state.generation, state.record.best
     if generation is None:
         return
@@ -77,10 +79,10 @@ def prepare_resume(state: TrainingState, course: Course, store_dir: Path, worker
         pin_generation(store_dir, "best")  # a crash happened between its commit and its pin
     manifest, num_workers, begun_by = generation.manifest, workers.num, sharing_of(generation.manifest).num_workers
     is_same_number = num_workers == begun_by or not generation.position
-    if not is_same_number or course.plan.num_blocks != manifest["num_blocks"]:
-        run_on_first(workers, lambda: redivide(generation, course))
+    if not is_same_number or schedule.plan.num_blocks != manifest["num_blocks"]:
+        run_on_first(workers, lambda: redivide(generation, schedule))
         if generation.position:
-            ended, share = epochs_done(manifest, course.config.epochs)
+            ended, share = epochs_done(manifest, schedule.config.epochs)
             begins = f", of which {share:.0%} was done, begins anew" if share else " begins"
             log(on_event, f"workers were {begun_by} and are {num_workers} now: epoch {ended + 1}{begins}")
         state.generation = open_generation(store_dir)
@@ -99,13 +101,13 @@ def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_even
         try:
             users, items, trail, work = _make_up_work(config, num_items=1, num_users=1, length=0)
             _train_made_up(kernel, users, items, trail, work)
-            if kernel.accelerator is None and config.interest_size:  # users are fitted to trained items later
+            if kernel.device is None and config.interest_size:  # users are fitted to trained items later
                 kernel.train_users(users, items, replace(work, update_items=False))
             at_rest(config, 0, work.hashes, users)
         except BaseException as error:
             failed.append(error)
 
-    if kernel.accelerator is not None:  # the current GPU is a state of the thread
+    if kernel.device is not None:  # the current GPU is a state of the thread
         if config.interest_size:
             try_kernel(kernel, config)
         compile_all()
@@ -126,10 +128,8 @@ def try_kernel(kernel: Kernel, config: TrainConfig) -> None:
     users, items, trail, work = _make_up_work(config, num_items=8, num_users=1, length=8)
     with explain_failures():
         kernel.train_users(users, items, work)
-        if config.trail_size and kernel.accelerator and fits_trail_program(config):
-            from surf2vec.trainer.kernels.gpu import time_launch  # triton
-
-            time_launch(kernel.accelerator, users, items, work, (trail, _trail_tables(trail, work)))
+        if config.trail_size and kernel.gpu and fits_trail_program(config):
+            kernel.gpu.train_trail(trail, work, _trail_tables(trail, work), config.trail_backward, 0)
         if not (np.isfinite(users.vectors).all() and np.isfinite(items.outputs.vectors).all()):
             raise ArithmeticError("the vectors that it returned are not finite")
 
@@ -174,7 +174,7 @@ def divide_work(
 def find_budget(kernel: Kernel, memory_bytes: tuple[int, int | None], folder: Path) -> Budget:
     """Return the budget, of host and GPU, on this machine. Limits torch's memory on a GPU to it."""
     stat = os.statvfs(folder)
-    taken_bytes = context_bytes(kernel.accelerator.free_bytes if kernel.accelerator else None)
+    taken_bytes = context_bytes(kernel.free_bytes)
     budget = Budget(memory_bytes[0], private_bytes(), stat.f_bavail * stat.f_frsize, memory_bytes[1], taken_bytes)
     if budget.device_bytes:
         limit_device_memory(budget.device_bytes, budget.context_bytes)
@@ -191,7 +191,7 @@ def connect_devices(workers: Workers, kernel: Kernel) -> None:
     """Sum a number over all workers, on the device of the rows they exchange: NCCL then has the memory that it takes."""
     import torch
 
-    workers.wait(workers.add_up(torch.zeros(1, device=kernel.accelerator.device if kernel.accelerator else "cpu")))
+    workers.wait(workers.add_up(torch.zeros(1, device=kernel.device or "cpu")))
 
 
 def _make_up_work(

@@ -16,10 +16,10 @@ from surf2vec.trainer.store.tokens import Corpus
 from surf2vec.trainer.store.writer import Writer
 from surf2vec.trainer.system.memory import private_bytes
 from surf2vec.trainer.system.units import size
-from surf2vec.trainer.training.course import Course
 from surf2vec.trainer.training.item_blocks import ItemBlocks
 from surf2vec.trainer.training.job import Job, effective_recency
 from surf2vec.trainer.training.record import begin_epoch_anew
+from surf2vec.trainer.training.schedule import Schedule
 
 KEPT_BYTES = 64 * 10**6
 """The part of the budget kept free when blocks are joined, for buffers and the manifest."""
@@ -39,18 +39,18 @@ def epochs_done(manifest: dict[str, Any], epochs: int) -> tuple[int, float]:
     return ended, rest / in_epoch
 
 
-def redivide(generation: Generation, course: Course) -> None:
-    """Commit the same vectors for this course, at the start of the interrupted epoch.
+def redivide(generation: Generation, schedule: Schedule) -> None:
+    """Commit the same vectors for this schedule, at the start of the interrupted epoch.
 
     Raises DamageError when a file was altered, ResourceError when the disk is full; the last generation is then intact.
     """
-    manifest, epochs = generation.manifest, course.config.epochs
+    manifest, epochs = generation.manifest, schedule.config.epochs
     ended, _ = epochs_done(manifest, epochs)
     values = begin_epoch_anew(manifest, ended) | {
-        "position": ended * course.num_positions // epochs, "num_positions": course.num_positions,
-        "recency": course.recency, "plan": course.plan.to_json(),
+        "position": ended * schedule.num_positions // epochs, "num_positions": schedule.num_positions,
+        "recency": schedule.recency, "plan": schedule.plan.to_json(),
     }  # fmt: skip
-    _commit_in_blocks(generation, course.blocks, values)
+    _commit_in_blocks(generation, schedule.blocks, values)
 
 
 def join_item_blocks(job: Job, corpus: Corpus, on_event: OnEvent) -> None:

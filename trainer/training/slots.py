@@ -8,7 +8,7 @@ it is written. Training waits only before it changes rows that are not written y
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ from surf2vec.trainer.system.memory import Bytes, make_pages
 from surf2vec.trainer.training.curve import Sample
 from surf2vec.trainer.training.item_blocks import ItemBlocks
 from surf2vec.trainer.training.record import Record
+from surf2vec.trainer.training.trail_slot import TrailSlot
 from surf2vec.trainer.workers.group import Workers, commit_together
 
 BEGIN_ROWS = 1024
@@ -47,22 +48,27 @@ class SlotPages(NamedTuple):
 class Resident:
     """A micro-partition in memory: the image of its file, its histories, and whether it has unwritten changes.
 
-    place: its memory, which the next one reuses; None if all stay. writing: its write in progress, before whose end it must
-    not change. landed: set when its rows are back from the device and `is_dirty` is valid; only then they may be written.
+    pages: its memory, which the next one reuses; None if all stay. writing: its write in progress, before whose end it must
+    not change. copied_back: set when its rows are back from the device and `is_dirty` is valid; only then they may be written.
     sample: the last item block whose sample was drawn, and the sample.
     """
 
     image: Image
     histories: Histories
-    place: SlotPages | None
+    pages: SlotPages | None
     is_dirty: bool = False
     writing: Future[None] | None = None
-    landed: threading.Event | None = None
+    copied_back: threading.Event | None = None
     sample: tuple[int, Sample] | None = None
 
     @property
     def rows(self) -> Rows:
         return rows_in(self.image)
+
+    def release(self) -> None:
+        """Allow a thread that waits for the rows to write them."""
+        if self.copied_back is not None:
+            self.copied_back.set()
 
 
 class Background:
@@ -110,7 +116,7 @@ class Background:
 class Slots:
     """The micro-partitions in memory. Users come from the writer's files, or begin at random without a file.
 
-    items: the memory of item blocks; copy_tables: returns copies of the other parts' item tables that this worker commits.
+    items: the memory of item blocks; parts: the other parts, whose item tables the first worker commits.
     place_bytes: the bytes of reusable memory for a micro-partition's users and for its tokens; None if all stay in memory.
     """
 
@@ -119,12 +125,11 @@ class Slots:
         corpus: Corpus,
         writer: Writer,
         items: "ItemSlots",
-        copy_tables: Callable[[], dict[str, Image]],
+        parts: Sequence[TrailSlot],
         background: Background,
         place_bytes: tuple[int, int] | None,
     ) -> None:
-        self.corpus, self.writer, self.items, self.background = corpus, writer, items, background
-        self.copy_tables = copy_tables
+        self.corpus, self.writer, self.items, self.parts, self.background = corpus, writer, items, parts, background
         self.place_bytes, self.record = place_bytes, background.record
         self.residents: dict[int, Resident] = {}
         self._free: list[SlotPages] = []
@@ -167,7 +172,8 @@ class Slots:
                 if resident.is_dirty:
                     resident.is_dirty = False
                     resident.writing = self.background.write(self._write, partition, resident.image)
-            self._committing = self.background.write(self._commit, self.items.copy(), self.copy_tables(), values)
+            tables = {part.name: part.copy() for part in self.parts} if self.items.workers.is_first else {}
+            self._committing = self.background.write(self._commit, self.items.copy(), tables, values)
 
     def wait_for_commit(self) -> None:
         """Wait until the last commit is on disk. Raises its error, if any."""
@@ -179,17 +185,17 @@ class Slots:
     def _read(self, partition: int) -> Resident:
         if write := self._writes.get(partition):  # just evicted, and needed again in the next epoch
             write.result()
-        place = None
+        pages = None
         if self.place_bytes is not None:
-            place = self._free.pop() if self._free else SlotPages(*map(make_pages, self.place_bytes))
-        histories = self.corpus.read(partition, place.tokens if place else None)
-        pages = place.users if place else None
+            pages = self._free.pop() if self._free else SlotPages(*map(make_pages, self.place_bytes))
+        histories = self.corpus.read(partition, pages.tokens if pages else None)
+        spare = pages.users if pages else None
         if self.writer.has_users(partition):
-            image = self.writer.read_users(partition, pages)
+            image = self.writer.read_users(partition, spare)
             self.record.bytes_read += image.num_bytes
         else:
-            image = begin_image(self.items.blocks.config, histories.hashes, pages)
-        return Resident(image, histories, place)
+            image = begin_image(self.items.blocks.config, histories.hashes, spare)
+        return Resident(image, histories, pages)
 
     def _write(self, partition: int, image: Image) -> None:
         self.writer.write_users(partition, image)
@@ -197,12 +203,12 @@ class Slots:
 
     def _write_evicted(self, partition: int, resident: Resident) -> None:
         """Write an evicted micro-partition. Earlier commits are on disk when this is done."""
-        if resident.landed is not None:
-            resident.landed.wait()
+        if resident.copied_back is not None:
+            resident.copied_back.wait()
         if resident.is_dirty:
             self._write(partition, resident.image)
-        if resident.place is not None:
-            self._free.append(resident.place)
+        if resident.pages is not None:
+            self._free.append(resident.pages)
 
     def _commit(self, copies: Blocks, tables: dict[str, Image], values: dict[str, Any]) -> None:
         def write_last() -> None:

@@ -7,17 +7,17 @@ read at the next meeting, so that workers do not wait for each other.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import astuple, fields
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from surf2vec.trainer.training.course import Course, Ended
 from surf2vec.trainer.training.curve import NUM_SUMS, Curve
-from surf2vec.trainer.training.engine import TrainedPart, conclude
+from surf2vec.trainer.training.engine import FinishedPass
 from surf2vec.trainer.training.record import Load, Record
+from surf2vec.trainer.training.schedule import Schedule
 from surf2vec.trainer.training.slots import ItemSlots, RingSlots
 from surf2vec.trainer.workers.group import Workers
 
@@ -33,28 +33,28 @@ class Requests(NamedTuple):
 
 
 class Team:
-    """A worker that trains alone. unit: the meaning of a position; exchange: with other workers, during a visit."""
+    """A worker that trains alone. unit: the meaning of a position; exchange: with other workers, during a pass."""
 
     unit = "micro-partitions"
     exchange: "Exchange | None" = None
 
-    def __init__(self, course: Course, record: Record, parts: Sequence[TrainedPart]) -> None:
-        self.course, self.record, self.parts = course, record, parts
+    def __init__(self, schedule: Schedule, record: Record) -> None:
+        self.schedule, self.record = schedule, record
 
-    def count(self, ended: Ended) -> None:
-        """Record a finished visit."""
+    def count(self, finished: FinishedPass) -> None:
+        """Record a finished pass."""
         self.begin_epoch()
-        conclude(ended, self.record.curve, self.parts)
-        self.record.position = ended.visit.position + 1
-        self.record.tokens_done += ended.visit.num_tokens / self.course.plan.num_blocks
+        finished.record(self.record.curve)
+        self.record.position = finished.partition_pass.position + 1
+        self.record.tokens_done += finished.partition_pass.num_tokens / self.schedule.plan.num_blocks
 
     def begin_epoch(self) -> None:
         """Reset the means of the curve at the start of an epoch."""
-        if self.record.position % self.course.positions_per_epoch == 0:
+        if self.record.position % self.schedule.positions_per_epoch == 0:
             self.record.curve.begin_epoch()
 
     def meets_at(self, position: int) -> bool:
-        """Return whether the workers meet at a position. Visits in progress must end before."""
+        """Return whether the workers meet at a position. Passes in progress must end before."""
         return False
 
     def meet(self, position: int, own: Requests) -> Iterator[Requests]:
@@ -78,19 +78,11 @@ class Together(Team):
     unit = "places"
     exchange: "Exchange"
 
-    def __init__(
-        self,
-        course: Course,
-        record: Record,
-        parts: Sequence[TrainedPart],
-        workers: Workers,
-        num_rows: int,
-        items: ItemSlots,
-    ) -> None:
+    def __init__(self, schedule: Schedule, record: Record, workers: Workers, num_rows: int, items: ItemSlots) -> None:
         from surf2vec.trainer.workers.exchange import Exchange
 
-        super().__init__(course, record, parts)
-        sharing = course.plan.sharing
+        super().__init__(schedule, record)
+        sharing = schedule.plan.sharing
         self.workers, self.items = workers, items
         self.exchange = Exchange(workers, num_rows, sharing.staleness)
         self.curve = Curve()
@@ -100,19 +92,19 @@ class Together(Team):
         self._sent_tokens, self._exchanges, self._meet_seconds = 0.0, 0, 0.0
         self._underway: deque[tuple[int, Callable[[], NDArray[np.float64]]]] = deque()
 
-    def count(self, ended: Ended) -> None:
-        """Measure a finished visit. It is recorded at the next meeting of the workers."""
-        conclude(ended, self.curve, self.parts)
-        self.tokens += ended.visit.num_tokens / self.course.plan.num_blocks
+    def count(self, finished: FinishedPass) -> None:
+        """Measure a finished pass. It is recorded at the next meeting of the workers."""
+        finished.record(self.curve)
+        self.tokens += finished.partition_pass.num_tokens / self.schedule.plan.num_blocks
 
     def meets_at(self, position: int) -> bool:
-        return self.course.num_exchanges(position - 1) > 0
+        return self.schedule.num_exchanges(position - 1) > 0
 
     def meet(self, position: int, own: Requests) -> Iterator[Requests]:
         """If the workers meet: run exchanges that had no user of this worker, then send results and requests."""
         if not self.meets_at(position):
             return
-        self._exchanges += self.course.num_exchanges(position - 1)
+        self._exchanges += self.schedule.num_exchanges(position - 1)
         while self.exchange.num_exchanges < self._exchanges:
             self.exchange.run()
         tokens, self._sent_tokens = self.tokens - self._sent_tokens, self.tokens

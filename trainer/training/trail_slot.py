@@ -16,7 +16,6 @@ from surf2vec.trainer.store.images import Image, image_of
 from surf2vec.trainer.store.layout import image_of_items, items_of
 from surf2vec.trainer.store.tokens import Histories
 from surf2vec.trainer.store.writer import Writer
-from surf2vec.trainer.training.course import Visit
 from surf2vec.trainer.training.curve import Sample, softmax_losses
 
 
@@ -41,20 +40,18 @@ class TrailSlot:
         assert isinstance(items, TrailItems)
         return items
 
-    def train(self, work: Pass, visit: Visit) -> None:
-        """Train the users of `work`, a part of the visit's. With several item blocks only the first turn trains the trail."""
-        from surf2vec.trainer.kernels.trail import train_trail
+    def train(self, work: Pass, histories: Histories, backward: float, epoch: int) -> None:
+        """Train the users of `work` in place, with tokens that are rows of this table."""
+        from surf2vec.trainer.kernels.trail import train_trail  # numba takes half a second to import
 
-        if visit.step.turn == 0 and len(work.order):
-            histories = visit.resident.histories
-            own = replace(work, tokens=histories.tokens, starts=histories.starts, ends=histories.ends)
-            train_trail(self.items, own, self.tables, visit.backward, visit.step.epoch)
+        own = replace(work, tokens=histories.tokens, starts=histories.starts, ends=histories.ends)
+        train_trail(self.items, own, self.tables, backward, epoch)
 
     def draw(
         self, sample: Sample, histories: Histories
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return, of a sample's training tokens and then its held-out items, starts and places int64[S], and what they score:
-        item and negatives, int64[S, 1 + K].
+        """Return, of a sample's training tokens and then its held-out items, the starts of their histories and their places among
+        the tokens, int64[S], and what they score: item and negatives, int64[S, 1 + K].
         """
         from surf2vec.trainer.kernels.cpu import draw_negatives
 

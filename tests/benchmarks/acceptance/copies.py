@@ -51,10 +51,10 @@ def measure_copies(report: Report) -> None:
     report.add("context", taken <= DEVICE_CONTEXT_BYTES, why, context_bytes=taken)
 
 
-def best_seconds(copy: Callable[[], object]) -> float:
-    """The seconds of the fastest of some copies, from start to end."""
+def best_seconds(copy: Callable[[], object], repeats: int = REPEATS) -> float:
+    """The seconds of the fastest of some copies or launches after a first one, from start to end."""
     seconds = []
-    for _ in range(REPEATS + 1):
+    for _ in range(repeats + 1):
         synchronize()
         started = time.perf_counter()
         copy()

@@ -1,4 +1,4 @@
-"""Out of core at size: 3 M users in memory, swapped to the disk and on the card, and budgets by the driver's own peak."""
+"""Out of core at size: 3 M users in memory, and swapped to the disk, and budgets by the driver's own peak."""
 
 import json
 import shutil
@@ -12,8 +12,6 @@ from tests.benchmarks.acceptance.report import Report, run_step
 from tests.benchmarks.acceptance.training import PLENTY_BYTES, last_words, run_trainer, settings_of, shared_corpus
 
 STALL_MARK = 0.03
-CARD_BYTES = 6 * 10**9
-"""All users stay within it."""
 ROOM_SHARE, ROOM_BYTES = 0.6, 400 * 10**6
 """A budget that swaps: what the process takes, a share of the users' table, and some more for items and buffers."""
 GIGABYTE, TOO_SMALL_BYTES = 10**9, 50 * 10**6
@@ -31,21 +29,19 @@ def train_millions(report: Report, dtype: str) -> None:
     """A training by place of its users, with the share of time in which the card had nothing to do."""
     corpus, store = shared_corpus(report), report.folder / "store"
     overhead_bytes = table_bytes = 0
-    for place in ("in memory", "swapped", "on the card")[report.size(0, 2) :]:
+    for place in ("in memory", "swapped")[report.size(0, 1) :]:
         shutil.rmtree(store, ignore_errors=True)
         swapped_bytes = overhead_bytes + int(ROOM_SHARE * table_bytes) + ROOM_BYTES
         host_bytes = swapped_bytes if place == "swapped" else PLENTY_BYTES
-        device_bytes = CARD_BYTES if place == "on the card" else None
         settings = settings_of(report, epochs=report.size(2, 1), dtype=dtype)
-        done = run_trainer(corpus, store, settings, host_bytes=host_bytes, device_bytes=device_bytes)
+        done = run_trainer(corpus, store, settings, host_bytes=host_bytes)
         if done.returncode:
             report.add(f"{dtype}, {place}", False, last_words(done), host_bytes=host_bytes)
             continue
         result = json.loads(done.stdout)
         plan = result["plan"]
         overhead_bytes, table_bytes = plan["overhead_bytes"], plan["slot_bytes"]
-        is_right = plan["stays_on_device"] == (place == "on the card")
-        is_right &= report.rehearses or (plan["num_chunks"] > 1) == (place == "swapped")
+        is_right = report.rehearses or (plan["num_chunks"] > 1) == (place == "swapped")
         is_quick = report.rehearses or result["stall"] <= STALL_MARK
         why = f"mark: stall <= {STALL_MARK}" if is_right else "the plan did not divide the users as meant"
         report.add(

@@ -1,6 +1,5 @@
 """Pairs a second of the kernel alone, all data on the card. A pair is a token that trains its user."""
 
-import time
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -12,7 +11,7 @@ from surf2vec.trainer.draws import epoch_key, mix_array
 from surf2vec.trainer.kernels.signature import Pass
 from surf2vec.trainer.model.objectives import make_sampling, make_trail_tables
 from surf2vec.trainer.model.rows import Rows, TrailItems
-from tests.benchmarks.acceptance.copies import synchronize
+from tests.benchmarks.acceptance.copies import best_seconds
 from tests.benchmarks.acceptance.report import Report
 
 TOKENS_PER_USER = 25
@@ -43,22 +42,19 @@ def measure_speed(config: TrainConfig, load: Load, repeats: int) -> float:
 
     device = gpu.find_device()
     work = make_pass(config, *draw_tokens(load.users, load.items), load.items)
-    on_device = gpu.copy_pass(work, gpu.copy_sampling(work.sampling, device))
+    on_device = gpu.on_device(work, device, streams=work.streams)
     users, outputs = (
-        gpu.DeviceRows(torch.zeros(n, config.interest_size, device=device), torch.zeros(n, device=device))
+        gpu.DeviceRecord(
+            vectors=torch.zeros(n, config.interest_size, device=device), squares=torch.zeros(n, device=device)
+        )
         for n in (load.users, load.items)
     )
     users.vectors.uniform_(-0.1, 0.1)
-    scratch, seconds = gpu.make_scratch(len(work.hashes), len(work.tokens), device), []
-    for _ in range(1 + repeats):
-        synchronize()
-        started = time.perf_counter()
-        gpu.launch(users, outputs, on_device, scratch)
-        synchronize()
-        seconds.append(time.perf_counter() - started)
+    scratch = gpu.make_scratch(len(work.hashes), len(work.tokens), device)
+    seconds = best_seconds(lambda: gpu.launch(users, outputs, on_device, scratch), repeats)
     if not (users.vectors.isfinite().all() and outputs.vectors.isfinite().all()):
         raise AssertionError("the vectors are no longer finite")
-    return len(work.tokens) / min(seconds[1:])
+    return len(work.tokens) / seconds
 
 
 def measure_trail_speed(config: TrainConfig, load: Load, repeats: int) -> tuple[float, float]:
@@ -73,23 +69,15 @@ def measure_trail_speed(config: TrainConfig, load: Load, repeats: int) -> tuple[
         np.full((2 * config.trail_window, 1), 0.5, np.float32), np.full(2 * config.trail_window, 1e-3, np.float32)
     )
     tables = make_trail_tables(np.bincount(work.tokens, minlength=load.items), config)
-    trail, on_device = (
-        gpu.copy_trail(TrailItems(*rows, lags), tables, device),
-        gpu.copy_pass(work, gpu.copy_sampling(work.sampling, device)),
-    )
-    scratch, seconds = gpu.make_scratch(len(work.hashes), len(work.tokens), device), []
-    for _ in range(1 + repeats):
-        synchronize()
-        started = time.perf_counter()
-        gpu.launch_trail(trail, on_device, scratch, config.trail_backward, 0)
-        synchronize()
-        seconds.append(time.perf_counter() - started)
+    trail = gpu.on_device(TrailItems(*rows, lags), device, **vars(tables))
+    on_device = gpu.on_device(work, device, streams=work.streams)
+    scratch = gpu.make_scratch(len(work.hashes), len(work.tokens), device)
+    seconds = best_seconds(lambda: gpu.launch_trail(trail, on_device, scratch, config.trail_backward, 0), repeats)
     if not all(
         tensor.isfinite().all() for one in (trail.outputs, trail.inputs, trail.lags) for tensor in vars(one).values()
     ):
         raise AssertionError("the trail's values are no longer finite")
-    best = min(seconds[1:])
-    return float(scratch.num_kept.sum()) / best, len(work.tokens) / best
+    return float(scratch.num_kept.sum()) / seconds, len(work.tokens) / seconds
 
 
 @lru_cache(maxsize=4)

@@ -18,7 +18,7 @@ from surf2vec.trainer.training import loop
 from surf2vec.trainer.training.preparation import try_kernel, warm_up
 from tests.data.corpora import planted_histories, write_corpus
 from tests.trainer.kernels.test_gpu import gpu, triton
-from tests.trainer.training.late_device import accelerator_of
+from tests.trainer.training.late_device import kernel_of
 
 CONFIG = TrainConfig(parts="interest", vector_size=4, negative=2)
 FAILURES: dict[str, tuple[Exception, str]] = {
@@ -50,7 +50,7 @@ def failing_kernel(error: Exception) -> Kernel:
     def fail(*_: Any) -> int:
         raise error
 
-    return Kernel("gpu", "a test's", fail, accelerator_of(fail))
+    return kernel_of(fail)
 
 
 @pytest.mark.parametrize("failure", FAILURES)
@@ -77,7 +77,7 @@ def test_the_trial_runs_both_programs(monkeypatch: pytest.MonkeyPatch) -> None:
         launched.append((int(scratch.num_kept.sum()), bool((users.vectors != before).any())))
 
     monkeypatch.setattr(gpu, "launch", launch)
-    try_kernel(Kernel("gpu", "a test's", gpu.train_users, accelerator_of(launch, gpu.find_device().type, gpu)), CONFIG)
+    try_kernel(kernel_of(launch, gpu.find_device().type, gpu), CONFIG)
     assert len(launched) == 1
     assert launched[0][0] > 0, "a token was kept"
     assert launched[0][1], "the user was trained"
@@ -89,7 +89,7 @@ def test_vectors_that_are_no_numbers_are_a_failure() -> None:
         return 0
 
     with pytest.raises(ResourceError, match="not finite"):
-        try_kernel(Kernel("gpu", "a test's", spoil, accelerator_of(spoil)), CONFIG)
+        try_kernel(kernel_of(spoil), CONFIG)
 
 
 def test_the_trainer_refuses_to_start(

@@ -142,7 +142,7 @@ def test_a_gpu_trains_the_trail_where_both_item_tables_fit_beside_the_items() ->
     assert plan.trail_on_device
     assert "the GPU trains the trail, too" in plan.reasons
     without = trail_plan(replace(host, device_bytes=4 * 10**9), trail_weight=0.0, parts="interest", vector_size=64)
-    trail_bytes = plan.device_bytes - without.device_bytes - (plan.at_once - without.at_once) * 10**6
+    trail_bytes = plan.device_bytes - without.device_bytes
     assert both_bytes < trail_bytes < 1.05 * both_bytes
     tiny = trail_plan(replace(host, device_bytes=14 * 10**8))
     assert not tiny.trail_on_device

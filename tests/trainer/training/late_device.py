@@ -8,18 +8,18 @@ from typing import Any
 
 import torch
 
-from surf2vec.trainer.kernels.device import Accelerator
+from surf2vec.trainer.kernels import Kernel
 
 
-def accelerator_of(launch: Callable[..., Any], device: str = "cpu", gpu: Any = None, **others: Any) -> Accelerator:
-    """A device on which this trains the interest; the rest is of `gpu`, if given, or of `others`."""
-    return Accelerator(
-        torch.device(device), SimpleNamespace(**(vars(gpu) if gpu else {}) | {"launch": launch} | others)
-    )
+def kernel_of(launch: Callable[..., Any], device: str = "cpu", gpu: Any = None, **others: Any) -> Kernel:
+    """A kernel that trains the interest by `launch`; the rest is of `gpu`, if given, or of `others`."""
+    module = SimpleNamespace(**(vars(gpu) if gpu else {}) | {"launch": launch} | others)
+    train_users = gpu.train_users if gpu else launch
+    return Kernel("gpu", "a test's", train_users, device=torch.device(device), gpu=module)
 
 
 class LateDevice:
-    """Streams that do nothing until somebody waits, and then whichever may go on, by chance: a race that events allow happens."""
+    """Streams that do nothing until somebody waits, and then any that is ready, by chance: a race that events allow happens."""
 
     def __init__(self, seed: int) -> None:
         self.random, self.streams, self.num_done = random.Random(seed), [], 0
@@ -29,7 +29,7 @@ class LateDevice:
         self.streams.append(LateStream(self))
         return self.streams[-1]
 
-    def go_on_until(self, event: "LateEvent") -> None:
+    def run_until(self, event: "LateEvent") -> None:
         while not event.has_come:
             ready = [stream for stream in self.streams if stream.is_ready]
             assert ready, "every stream waits for another"
@@ -42,7 +42,7 @@ class LateEvent:
         self.device, self.has_come = device, False
 
     def wait(self) -> None:
-        self.device.go_on_until(self)
+        self.device.run_until(self)
 
     def seconds_since(self, earlier: "LateEvent") -> float:
         assert self.has_come

@@ -1,4 +1,4 @@
-"""A trail beside the interest on a device: trained there it ends as on the CPU, also where it is stopped and goes on.
+"""A trail beside the interest on a device: trained there it ends as on the CPU, also where it is stopped and resumed.
 
 In Triton's interpreter, on a tiny corpus, as test_device_engine.py.
 """
@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 from surf2vec.trainer.kernels.first_rows import begin_trail
+from surf2vec.trainer.model.rows import TrailItems
 from surf2vec.trainer.store.generation import open_generation
-from surf2vec.trainer.training import device_engine
 from surf2vec.trainer.training.loop import StoppedError, train
 from tests.data.corpora import planted_histories, write_corpus
 from tests.roots.store_contents import assert_same_bits
-from tests.trainer.training.late_device import LateDevice
 from tests.trainer.training.test_device_engine import (
     CONFIG,
     exact,
@@ -26,89 +25,64 @@ from tests.trainer.training.test_device_engine import (
     losses_of,
     make_job,
     several_streams,
-    staying,
     use_device,
 )
 
 __all__ = ["interpret", "several_streams", "use_device"]  # fixtures
+BOTH: dict[str, Any] = {"parts": "both", "vector_size": 16, "trail_negative": 3}
 
 
 @pytest.fixture(scope="module")
 def ordered_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """8 users with up to 11 events each, so that a trail has targets, in 4 micro-partitions."""
+    """6 users with up to 9 events each, so that a trail has targets, in 3 micro-partitions."""
     folder = tmp_path_factory.mktemp("corpora") / "ordered"
-    write_corpus(folder, planted_histories(num_users=8, num_items=12, topics=2, length=12), partitions=4)
+    write_corpus(folder, planted_histories(num_users=6, num_items=12, topics=2, length=10), partitions=3)
     return folder
 
 
-BOTH: dict[str, Any] = {"parts": "both", "vector_size": 16, "trail_negative": 3}
-
-
-def trail_arrays(store_dir: Path) -> list[np.ndarray]:
-    trail = open_generation(store_dir).trail
+def arrays_of(trail: TrailItems) -> list[np.ndarray]:
     return [array for rows in (trail.outputs, trail.inputs, trail.lags) for array in (rows.vectors, rows.squares)]
-
-
-def untrained(num_items: int = 12) -> list[np.ndarray]:
-    trail = begin_trail(dataclasses.replace(CONFIG, **BOTH), num_items)
-    return [array for rows in (trail.outputs, trail.inputs, trail.lags) for array in (rows.vectors, rows.squares)]
-
-
-def test_a_trail_is_trained_on_the_host_meanwhile(
-    ordered_dir: Path, tmp_path: Path, use_device: Callable[..., None]
-) -> None:
-    """Where the plan has no room for it there. Its rows have the same bits as beside the CPU's kernel."""
-    train(make_job(ordered_dir, tmp_path / "cpu", **BOTH))
-    use_device()
-    result = train(make_job(ordered_dir, tmp_path / "device", **BOTH))
-    found, wanted = (trail_arrays(tmp_path / name) for name in ("device", "cpu"))
-    for ours, theirs, first in zip(found, wanted, untrained(), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-        assert not np.array_equal(ours, first)
-    assert result["trail_loss"] is not None
-
-
-@pytest.mark.parametrize("settings", [{}, pytest.param({"dtype": "bfloat16"}, marks=pytest.mark.slow)])
-def test_a_trail_on_the_device_ends_as_on_the_cpu(
-    ordered_dir: Path, tmp_path: Path, use_device: Callable[..., None], monkeypatch: pytest.MonkeyPatch,
-    settings: dict[str, Any],
-) -> None:  # fmt: skip
-    """But for rows that several lanes move at once. The interest beside it has the bits that it has alone on the device."""
-    told = [train(make_job(ordered_dir, tmp_path / "cpu", **BOTH, **settings))]
-    use_device()
-    told.append(train(make_job(ordered_dir, tmp_path / "beside", **BOTH, **settings)))
-    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", staying(stays=False, has_trail=True))
-    told.append(train(make_job(ordered_dir, tmp_path / "device", **BOTH, **settings)))
-    for found, wanted, first in zip(
-        trail_arrays(tmp_path / "device"), trail_arrays(tmp_path / "cpu"), untrained(), strict=True
-    ):
-        moved = np.abs(wanted - first).max()
-        assert moved > 0
-        assert np.abs(found - wanted).max() < 0.05 * moved
-    for point, other in zip(told[2]["curve"], told[0]["curve"], strict=True):
-        assert point["trail_loss"] == pytest.approx(other["trail_loss"], rel=1e-3)
-        assert point["trail_heldout_loss"] == pytest.approx(other["trail_heldout_loss"], rel=1e-3)
-    assert losses_of(told[2]) == losses_of(told[1])
 
 
 @exact
-@pytest.mark.parametrize(("stays", "seed"), [pytest.param(False, 6, marks=pytest.mark.slow), (True, 7)])
+@pytest.mark.parametrize("settings", [{}, pytest.param({"dtype": "bfloat16"}, marks=pytest.mark.slow)])
+def test_a_trail_ends_as_on_the_cpu_where_ever_it_is_trained(
+    ordered_dir: Path, tmp_path: Path, use_device: Callable[..., None], settings: dict[str, Any]
+) -> None:
+    """On the host beside the device with the same bits; on the device but for rows that several lanes move at once.
+
+    The interest beside it has the same bits either way.
+    """
+    records = [train(make_job(ordered_dir, tmp_path / "cpu", **BOTH, **settings))]
+    for place in ("beside", "device"):
+        use_device(3, has_trail=place == "device")
+        records.append(train(make_job(ordered_dir, tmp_path / place, **BOTH, **settings)))
+    untrained = arrays_of(begin_trail(dataclasses.replace(CONFIG, **BOTH), 12))
+    ended = [arrays_of(open_generation(tmp_path / place).trail) for place in ("cpu", "beside", "device")]
+    for wanted, beside, found, first in zip(*ended, untrained, strict=True):
+        np.testing.assert_array_equal(beside, wanted)
+        moved = np.abs(wanted - first).max()
+        assert moved > 0
+        assert np.abs(found - wanted).max() < 0.05 * moved
+    for point, other in zip(records[2]["curve"], records[0]["curve"], strict=True):
+        assert point["trail_loss"] == pytest.approx(other["trail_loss"], rel=1e-3)
+        assert point["trail_heldout_loss"] == pytest.approx(other["trail_heldout_loss"], rel=1e-3)
+    assert losses_of(records[2]) == losses_of(records[1])
+
+
+@exact
 def test_a_trail_on_the_device_stopped_and_resumed_ends_as_undisturbed(
-    ordered_dir: Path, tmp_path: Path, use_device: Callable[..., None], monkeypatch: pytest.MonkeyPatch,
-    stays: bool, seed: int,
-) -> None:  # fmt: skip
-    """Whether users stay there or not, and whatever the device does when."""
-    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", staying(stays=stays, has_trail=True))
-    use_device()
+    ordered_dir: Path, tmp_path: Path, use_device: Callable[..., None]
+) -> None:
+    """Whatever the device does when."""
+    use_device(3, has_trail=True)
     expected = train(make_job(ordered_dir, tmp_path / "whole", **BOTH))
-    monkeypatch.setattr(device_engine, "Stream", LateDevice(seed).stream)
+    use_device(1, has_trail=True, seed=6)
     job, stop = make_job(ordered_dir, tmp_path / "stopped", **BOTH), threading.Event()
     with pytest.raises(StoppedError):
-        train(job, lambda name, values: stop.set() if name == "progress" and values["done"] == 5 else None, stop=stop)
-    assert any(
-        not np.array_equal(one, two)
-        for one, two in zip(trail_arrays(tmp_path / "stopped"), trail_arrays(tmp_path / "whole"), strict=True)
-    )
-    told = train(job)
+        train(job, lambda name, values: stop.set() if name == "progress" and values["done"] == 4 else None, stop=stop)
+    stopped, whole = (arrays_of(open_generation(tmp_path / name).trail) for name in ("stopped", "whole"))
+    assert not all(map(np.array_equal, stopped, whole))
+    record = train(job)
     assert_same_bits(tmp_path / "stopped", tmp_path / "whole")
-    assert told["curve"][-1]["trail_loss"] == expected["curve"][-1]["trail_loss"]
+    assert record["curve"][-1]["trail_loss"] == expected["curve"][-1]["trail_loss"]

@@ -2,7 +2,6 @@
 
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch.distributed as dist
 
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.kernels import Kernel
-from surf2vec.trainer.kernels.device import Accelerator
 from surf2vec.trainer.plan.alone import Budget, plan_training
 from surf2vec.trainer.plan.sizes import Work, training_sizes
 from surf2vec.trainer.system import memory
@@ -20,22 +18,8 @@ from surf2vec.trainer.system.memory import DEVICE_CONTEXT_BYTES, context_bytes, 
 from surf2vec.trainer.training.preparation import connect_devices, find_budget
 from surf2vec.trainer.workers import group
 from surf2vec.trainer.workers.group import WorkerLostError, Workers, join_workers
-from tests.trainer.kernels.test_gpu import gpu, interpret
-from tests.trainer.training.late_device import accelerator_of
 
-__all__ = ["interpret"]  # a fixture
 CONFIG = TrainConfig(parts="interest", vector_size=8, negative=2)
-
-
-def test_time_of_a_launch_is_that_of_the_kernel() -> None:
-    from surf2vec.trainer.kernels.gpu import time_launch
-    from surf2vec.trainer.training.preparation import _make_up_work
-
-    users, items, _, work = _make_up_work(CONFIG, num_items=8, num_users=2, length=3)
-    before = users.vectors.copy()
-    seconds = time_launch(Accelerator(gpu.find_device(), gpu), users, items, work)
-    assert 0 < seconds < 60
-    assert (users.vectors == before).all(), "the rows on the host stay"
 
 
 class Summing:
@@ -56,9 +40,9 @@ class Summing:
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_workers_connect_on_the_device_of_the_rows(device: str) -> None:
     """`meta` stands for a card: a tensor on it has the kind of device that chooses NCCL."""
-    accelerator = None if device == "cpu" else accelerator_of(lambda *_: None, device)
+    device_of_rows = None if device == "cpu" else torch.device(device)
     workers: Any = Summing()
-    connect_devices(workers, Kernel("gpu", "a test's", lambda *_: 0, accelerator))
+    connect_devices(workers, Kernel("gpu", "a test's", lambda *_: 0, device=device_of_rows))
     assert [numbers.device.type for numbers in workers.summed] == [device]
 
 
@@ -126,9 +110,8 @@ def test_torch_gets_what_the_measured_context_leaves(
 ) -> None:
     shares: list[float] = []
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", shares.append)
-    accelerator = replace(accelerator_of(lambda *_: None), free_bytes=10_000 * 2**20)
     work, sizes = Work([100] * 4, [500] * 4, 20, 60.0), training_sizes(CONFIG, 100, None)
-    kernel = Kernel("gpu", "a test's", lambda *_: 0, accelerator)
+    kernel = Kernel("gpu", "a test's", lambda *_: 0, device=torch.device("cuda"), free_bytes=10_000 * 2**20)
     budget = find_budget(kernel, (10**12, 10**9), tmp_path)
     assert 500 * 2**20 <= budget.context_bytes < 560 * 2**20
     assert shares == [pytest.approx((10**9 - budget.context_bytes) / (12_000 * 2**20))]

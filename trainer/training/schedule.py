@@ -1,4 +1,4 @@
-"""The course of a training: maps its position, one integer, to the work there. Pure."""
+"""The schedule of a training: maps its position, one integer, to the work there. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -28,10 +28,10 @@ from surf2vec.trainer.training.slots import Resident
 
 
 @dataclass(frozen=True)
-class Visit:
+class PartitionPass:
     """One pass over the users of a micro-partition and their tokens of an item block: the work at `position`, or a part of it.
 
-    index: the number of the visit at its position; is_last: whether it is the last one. resident: the users in memory; histories,
+    index: the number of the pass at its position; is_last: whether it is the last one. resident: the users in memory; histories,
     work: with tokens that are rows of the block; targets: the objective's tables for these; cuts int64[k]: after how many users
     the workers exchange their changes. backward: the share of the trail's targets that are predicted backward.
     """
@@ -76,29 +76,13 @@ class Visit:
         if resident.sample is not None and resident.sample[0] == block:
             return resident.sample[1]
         sample = draw_sample(self.targets, self.histories)
-        if resident.place is None:
+        if resident.pages is None:
             resident.sample = block, sample
         return sample
 
 
-@dataclass(frozen=True)
-class Ended:
-    """A finished visit, its users' vectors float32[n, D], and the items' outputs as they were at its end.
-
-    is_finite: whether all vectors are finite; is_stored: whether the users are as they are stored; both tables then have only the
-    rows of the visit's sample. trail_sums: of TrailSlot.sum_losses, where the trail is not in the host's memory.
-    """
-
-    visit: Visit
-    vectors: NDArray[np.float32]
-    outputs: NDArray[np.float32]
-    is_finite: bool
-    is_stored: bool = False
-    trail_sums: list[float] | None = None
-
-
 @dataclass(frozen=True, eq=False)
-class Course:
+class Schedule:
     """The work of a training: its settings, corpus, plan, effective recency and this worker's share of the users.
 
     backward: the share of the trail's targets that are predicted backward, at the beginning.
@@ -150,7 +134,7 @@ class Course:
         epoch, in_epoch = divmod(position, self.positions_per_epoch)
         return int(self._count_exchanges(epoch)[in_epoch])
 
-    @lru_cache(maxsize=2)  # noqa: B019 (one course a process)
+    @lru_cache(maxsize=2)  # noqa: B019 (one schedule a process)
     def _count_exchanges(self, epoch: int) -> NDArray[np.int64]:
         """Return how often the workers exchange at each position of an epoch."""
         num_places, num_blocks, chunk = self.share.num_places, self.plan.num_blocks, self.plan.chunk_places
@@ -159,8 +143,10 @@ class Course:
         tokens = np.concatenate([np.tile(chunk_tokens, num_blocks) for chunk_tokens in chunks]) / num_blocks
         return count_exchanges(tokens, self.plan.sharing)
 
-    def visit(self, position: int, index: int, step: ScheduleStep, resident: Resident, targets: Targets) -> Visit:
-        """Return the visit of one of a position's micro-partitions, with the item block of the step."""
+    def make_pass(
+        self, position: int, index: int, step: ScheduleStep, resident: Resident, targets: Targets
+    ) -> PartitionPass:
+        """Return the pass over one of a position's micro-partitions, with the item block of the step."""
         config, num_blocks = self.config, self.plan.num_blocks
         histories = resident.histories
         users = user_order(config.seed, step.epoch, histories.hashes)
@@ -182,7 +168,7 @@ class Course:
         cuts = cut_users(lengths, in_place, int(self.corpus.tokens[partitions].sum()), num_cuts)
         is_last = index == len(partitions) - 1
         backward = self.backward * (1 - first_token / max(1, all_tokens))
-        return Visit(
+        return PartitionPass(
             position, index, is_last, step, partitions[index], resident, histories, work, targets, cuts, backward
         )
 
