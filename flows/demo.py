@@ -204,7 +204,7 @@ def demo(folder: Path, users: int, seed: int) -> int:
         elif len(results) == 2:
             show_second_night(*results)
         else:
-            show_gate(result["gate"])
+            show_gate(result["gate"], result["facts"]["Gate"][0])
             version, champion = result["model_version"], results[1]["release"]
             console.print(f"Version {version} is registered as {result['alias']}; release {champion} keeps serving.")
     return 0

@@ -19,7 +19,7 @@ from prefect.runtime import flow_run
 
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.night.reporter import Reporter, percent
-from surf2vec.tasks.report.cards import describe_time, list_night, name_night
+from surf2vec.tasks.report.cards import list_night, name_night
 from surf2vec.tasks.root.records import RegisterStep
 from surf2vec.tasks.root.run import Run
 from surf2vec.tasks.root.wording import as_markdown, shown
@@ -89,5 +89,5 @@ def describe_night(run: Run) -> str:
     place, _, view = (page or "").partition("?")
     links = [f"[The run in MLflow]({page})", f"[The report]({place}/artifacts/report.html?{view})"] if page else []
     links += [f"The report as a file: {as_markdown(report)}", f"MLflow: {as_markdown(registered.tracking_uri)}"]
-    lines = [f"* {line}" for line in [*list_night(record), describe_time(record), *links]]
+    lines = [*list_night(record, "Time"), *(f"* {link}" for link in links)]
     return f"# {as_markdown(name_night(record))}\n\n" + "\n".join(lines)

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from surf2vec.tasks.root.wording import format_bytes, format_count, format_duration, format_percent
+from surf2vec.tasks.root.wording import format_bytes, format_count, format_duration
 from surf2vec.trainer.system.units import size
 
 console = Console(markup=False, emoji=False, highlight=False)
@@ -29,26 +29,13 @@ def show_run(result: dict[str, Any]) -> None:
     if "dry_run" in result:
         show_dry_run(result)
         return
-    values = {name: f"{result[name]:,}" for name in ("users", "items", "events", "rejected", "tokens")}
-    if metrics := result["metrics"]:
-        values["hit@10"] = f"{metrics['hit_at_10']:.4f}   popularity {metrics['popularity_hit_at_10']:.4f}"
-    training, gate = result["training"], result["gate"]
-    spent = (
-        f"{format_duration(training['train_seconds'])}, planned {format_duration(training['train_predicted_seconds'])}"
-    )
-    memory = f"{format_bytes(training['train_peak_bytes'])} of {format_bytes(training['train_budget_bytes'])}"
-    values |= {
-        "trained": f"{spent}   {memory}   {format_percent(training['train_stall'])} waiting for the disk",
-        "gate": "nothing to compare with: it was the first" if gate["verdict"] == "first" else gate["verdict"],
-        "registered": f"{result['model_name']} version {result['model_version']}, {result['alias'] or 'without an alias'}",
-        "tracking": result["tracking_uri"],
-        "vectors": result["export_dir"],
-        "report": result["report"],
-    }
+    values = {name: ", ".join(filter(None, texts)) for name, texts in result["facts"].items()}
+    places = {"tracking": "tracking_uri", "vectors": "export_dir", "report": "report"}
+    values |= {"Alias": result["alias"] or "none"} | {name: result[key] for name, key in places.items()}
     show_table(("", ""), values.items(), title=f"release {result['release']}", show_header=False)
     show_funnel(result["funnel"], result["notes"])
-    if gate["verdict"] != "first":
-        show_gate(gate)
+    if result["gate"]["verdict"] != "first":
+        show_gate(result["gate"], values["Gate"])
 
 
 def show_dry_run(result: dict[str, Any]) -> None:
@@ -80,16 +67,10 @@ def show_dry_run(result: dict[str, Any]) -> None:
         console.print(f"not known before the training: {', '.join(result['gate']['unknown'])}", soft_wrap=True)
 
 
-def show_gate(gate: dict[str, Any]) -> None:
+def show_gate(gate: dict[str, Any], verdict: str) -> None:
     """Print the gate's rules and its verdict."""
-    from surf2vec.tasks.report.tables import (
-        describe_gate,
-    )  # takes a quarter of a second, which every command would wait for
-    from surf2vec.tasks.root.records import GateStep
-
     rows = ([row[name] for name in ("rule", "tonight", "limit", "verdict")] for row in gate["table"])
-    title = describe_gate(GateStep.model_validate(gate))
-    show_table(("rule", ">tonight", ">limit", "verdict"), rows, title=title)
+    show_table(("rule", ">tonight", ">limit", "verdict"), rows, title=verdict)
 
 
 def show_funnel(funnel: list[dict[str, Any]], notes: list[str]) -> None:

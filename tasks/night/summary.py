@@ -9,7 +9,7 @@ from surf2vec.tasks.night.runs import find_run, is_whole, name_asked
 from surf2vec.tasks.registry.faults import is_served
 from surf2vec.tasks.registry.releases import find_alias
 from surf2vec.tasks.report.measured import list_train_metrics
-from surf2vec.tasks.report.tables import list_losses, list_notes
+from surf2vec.tasks.report.tables import list_facts, list_losses, list_notes
 from surf2vec.tasks.root import records
 from surf2vec.tasks.root.run import Run
 from surf2vec.trainer.system.files import digest_json, is_locked
@@ -103,6 +103,7 @@ def summarize(run: Run, publish: PublishConfig) -> dict[str, Any]:
         "events": ingest.events,
         "rejected": ingest.num_rejected,
         "tokens": corpus.num_tokens,
+        "facts": list_facts(record),
         "funnel": list_losses(record),
         "notes": list_notes(record),
         "night": {

@@ -90,7 +90,7 @@ def publish_release(
         mlflow_page=mlflow_runs.find_page(uri, mlflow_run),
     )  # fmt: skip
     ended = record.replace(steps=record.steps.replace(registered))
-    mlflow_runs.describe_run(uri, mlflow_run, "\n".join(f"* {line}" for line in list_night(ended)))
+    mlflow_runs.describe_run(uri, mlflow_run, "\n".join(list_night(ended)))
     card = version_card(ended, manifest, _count_bytes(manifest), version.tags.get("export_uri"))
     with replace_file(export_dir / README) as temporary:
         temporary.write_text(f"# {name_night(record)}\n\n{card}\n", encoding="utf-8")

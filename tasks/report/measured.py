@@ -4,11 +4,12 @@ Both cover the complete training, including the waiting for commits. A value tha
 version is a dash or is left out. With several workers, both are those of the first worker; `list_loads` lists all workers.
 """
 
-from typing import Any
+from collections.abc import Callable
 
 from surf2vec.tasks.root.records import TrainStep
 from surf2vec.tasks.root.wording import (
     UNKNOWN,
+    Number,
     format_bytes,
     format_count,
     format_counted,
@@ -19,37 +20,40 @@ from surf2vec.tasks.root.wording import (
 
 def list_measured(train: TrainStep) -> list[dict[str, str]]:
     """Returns the rows of the table: `what`, `planned`, `measured`, and `note`, a short explanation."""
-    plan, seconds, train = train.plan, spent_seconds(train), select_first_worker(train)
-    if seconds is None:
+    figures, plan = list_train_metrics(train), train.plan
+    if figures["train_seconds"] is None:
         return []
     is_sharded = (plan.get("sharing") or {}).get("mode") == "sharded"  # item blocks move between workers
     is_resident = plan.get("num_chunks") == 1 and (plan.get("num_blocks", 1) == 1 or is_sharded)
     commits = f"{format_counted(train.num_commits, 'commit')} ({format_count(plan.get('num_commits'))} planned)"
-    waited = format_percent(train.commit_stall)
-    rows = [
-        ("Time", format_duration(plan.get("seconds")), format_duration(seconds), "of training, and of waiting for commits"),
-        (
-            "Memory", format_bytes(plan.get("peak_bytes")), format_bytes(train.peak_bytes),
-            f"of the process at most; budget {format_bytes(plan.get('budget_bytes'))}",
-        ),
-        (
-            "Read", format_bytes(plan.get("read_bytes")), format_bytes(train.bytes_read),
-            "nothing comes back: all vectors stay in memory" if is_resident else "vectors that come back",
-        ),
-        (
-            "Written", format_bytes(plan.get("written_bytes")), format_bytes(train.bytes_written),
-            f"{'' if is_resident else 'vectors that leave, and '}{commits}",
-        ),
-        (
-            "Disk", format_rates(plan.get("read_bytes"), plan.get("written_bytes"), plan.get("seconds")),
-            format_rates(train.bytes_read, train.bytes_written, seconds), "read / written on average",
-        ),
-        ("Waiting", UNKNOWN, format_percent(train.stall), f"of training's time, for the disk; for commits another {waited}"),
+    rates = {name: f"{format_bytes(figures[f'train_bytes_{name}_per_second'])}/s" for name in ("read", "written")}
+    read = (
+        "nothing comes back: all vectors stay in memory" if is_resident else f"vectors that come back, {rates['read']}"
+    )
+    rows: list[tuple[str, str, Callable[[Number], str], str]] = [
+        ("Time", "seconds", format_duration, "of training, and of waiting for commits"),
+        ("Memory", "peak_bytes", format_bytes, f"of the process at most; budget {format_bytes(plan.get('budget_bytes'))}"),
+        ("Read", "bytes_read", format_bytes, read),
+        ("Written", "bytes_written", format_bytes,
+            f"{'' if is_resident else 'vectors that leave, and '}{commits}, {rates['written']}"),
+        ("Waiting", "stall", format_percent,
+            f"of training's time, for the disk; for commits another {format_percent(train.commit_stall)}"),
     ]  # fmt: skip
     for load in train.workers[:1]:
-        sent_bytes = load["passed_bytes"] + load["summed_bytes"]
-        rows.append(("Sent", format_bytes(plan.get("sent_bytes")), format_bytes(sent_bytes), "to other workers"))
-    return [dict(zip(("what", "planned", "measured", "note"), row, strict=True)) for row in rows]
+        figures |= {
+            "train_predicted_sent": plan.get("sent_bytes"),
+            "train_sent": load["passed_bytes"] + load["summed_bytes"],
+        }
+        rows.append(("Sent", "sent", format_bytes, "to other workers"))
+    return [
+        {
+            "what": what,
+            "planned": show(figures.get(f"train_predicted_{name}")),
+            "measured": show(figures[f"train_{name}"]),
+            "note": note,
+        }
+        for what, name, show, note in rows
+    ]
 
 
 def list_caveats(train: TrainStep, epochs: int | None) -> list[str]:
@@ -66,9 +70,13 @@ def list_caveats(train: TrainStep, epochs: int | None) -> list[str]:
 
 
 def list_train_metrics(train: TrainStep) -> dict[str, float | None]:
-    """Returns the same figures by their MLflow names. Like the plan, `train_seconds` includes the waiting for commits."""
-    plan, seconds, train = train.plan, spent_seconds(train), select_first_worker(train)
-    measured = {name: getattr(train, name) for name in ("peak_bytes", "bytes_read", "bytes_written", "num_commits")}
+    """Returns the figures by their MLflow names. Like the plan, `train_seconds` includes the waiting for commits."""
+    seconds, plan = spent_seconds(train), train.plan
+    # The record's plan is that of the first worker.
+    load = train.workers[0] if train.workers else train.model_dump()
+    measured = {name: load[name] for name in ("peak_bytes", "bytes_read", "bytes_written")} | {
+        "num_commits": train.num_commits
+    }
     planned = {"bytes_read": "read_bytes", "bytes_written": "written_bytes"}  # names in the plan
     figures = {"seconds": seconds, "stall": train.stall, "commit_stall": train.commit_stall} | measured
     for name in ("seconds", *measured):
@@ -86,35 +94,22 @@ def spent_seconds(train: TrainStep) -> float | None:
     return None if seconds is None else seconds * (1 + (train.commit_stall or 0))
 
 
-def format_rates(read_bytes: int | None, written_bytes: int | None, seconds: float | None) -> str:
-    """Returns the read and the write rate as text: `12.0 MB/s / 24.0 MB/s`."""
-    if not seconds or read_bytes is None or written_bytes is None:
-        return UNKNOWN
-    return f"{format_bytes(read_bytes / seconds)}/s / {format_bytes(written_bytes / seconds)}/s"
-
-
 def list_loads(train: TrainStep) -> list[dict[str, str]]:
     """Returns one row for each worker; none if a single process trained. Waiting is part of a worker's `time`: for `sums`,
-    for `blocks`, for messages (`word`), for the `disk`. `late`: how many sums began before one arrived, mean and maximum.
+    for `blocks`, for `messages`, for the `disk`. `late`: how many sums began before one arrived, mean and maximum.
     """
     num_tokens = sum(load["tokens"] for load in train.workers) or 1
-
-    def format_late(load: dict[str, Any]) -> str:
-        mean = load["staleness_sum"] / max(1, load["num_exchanges"])
-        return f"{mean:.2f}, at most {load['staleness_most']:.0f}" if load["staleness_most"] else UNKNOWN
-
+    times = {"time": "train", "sums": "exchange", "blocks": "pass", "messages": "meet", "disk": "stall"}
     return [
         {
             "worker": str(rank),
             "tokens": format_percent(load["tokens"] / num_tokens),
-            "time": format_duration(load["train_seconds"]),
-            "sums": format_duration(load["exchange_seconds"]),
-            "blocks": format_duration(load["pass_seconds"]),
-            "word": format_duration(load["meet_seconds"]),
-            "disk": format_duration(load["stall_seconds"]),
+            **{name: format_duration(load[f"{kind}_seconds"]) for name, kind in times.items()},
             "sent": format_bytes(load["passed_bytes"] + load["summed_bytes"]),
             "memory": format_bytes(load["peak_bytes"]),
-            "late": format_late(load),
+            "late": f"{load['staleness_sum'] / max(1, load['num_exchanges']):.2f}, at most {load['staleness_most']:.0f}"
+            if load["staleness_most"]
+            else UNKNOWN,
         }
         for rank, load in enumerate(train.workers)
     ]
@@ -125,9 +120,3 @@ def describe_sharing(train: TrainStep) -> str:
     mode = (train.plan.get("sharing") or {}).get("mode", "alone")
     reasons = [reason for reason in train.plan.get("reasons") or () if reason.startswith(f"{mode}: ")]
     return "" if mode == "alone" else f"{format_count(len(train.workers))} workers, {'; '.join(reasons) or mode}"
-
-
-def select_first_worker(train: TrainStep) -> TrainStep:
-    """Returns the training with the figures of its first worker, as the record's plan is that worker's."""
-    names = ("bytes_read", "bytes_written", "peak_bytes")
-    return train.model_copy(update={name: train.workers[0][name] for name in names}) if train.workers else train

@@ -11,11 +11,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from surf2vec.tasks.report.measured import describe_sharing, list_caveats, list_loads, list_measured
 from surf2vec.tasks.report.pictures import draw_items, draw_training
 from surf2vec.tasks.report.tables import (
-    describe_gate,
     describe_status,
     describe_verdict,
-    describe_window,
-    list_funnel,
+    list_facts,
+    list_losses,
     list_notes,
     list_settings,
     list_steps,
@@ -25,7 +24,6 @@ from surf2vec.tasks.root.records import (
     CorpusStep,
     EvaluateStep,
     ExportStep,
-    IngestStep,
     RegisterStep,
     RunRecord,
     TrainStep,
@@ -73,21 +71,19 @@ def write_report(record: RunRecord, export_dir: Path | None, report_path: Path) 
 def render_report(record: RunRecord, export_dir: Path | None) -> str:
     """Returns the report as HTML."""
     item_map, neighbours = draw_items(export_dir)
-    steps, train = record.steps, record.steps.train or TrainStep()
+    find, train = record.steps.get, record.steps.get(TrainStep)
     return PAGES.get_template("report.html.j2").render(
         record=record,
-        ingest=steps.ingest or IngestStep(),
-        corpus=steps.corpus or CorpusStep(),
+        corpus=find(CorpusStep),
         train=train,
-        evaluate=steps.evaluate or EvaluateStep(),
-        export=steps.export or ExportStep(),
-        gate=steps.gate,
-        registered=steps.registered or RegisterStep(),
+        evaluate=find(EvaluateStep),
+        export=find(ExportStep),
+        gate=record.steps.gate,
+        registered=find(RegisterStep),
         status=describe_status(record),
         verdict=describe_verdict(record),
-        window=describe_window(steps.corpus),
-        gate_summary=describe_gate(steps.gate),
-        funnel=list_funnel(record),
+        facts=list_facts(record),
+        losses=list_losses(record),
         notes=list_notes(record),
         training=draw_training(train),
         measured=list_measured(train),

@@ -1,15 +1,14 @@
-"""The tables of the report, made from the run record: status, verdict, steps, settings, and what was left out between log and
-tokens.
+"""What came of a run, as texts for people: facts, status, verdict, what each step made, and what was left out of the log.
 
-A step missing from the record, or a value missing from a step, leaves a gap or a dash, never an error: a failed run needs
-its report most.
+The report, MLflow, Prefect and the terminal print these same lists. A step missing from the record, or a value missing from a
+step, leaves a gap or a dash, never an error: a failed run needs its report most.
 """
 
 import math
 from datetime import date
-from itertools import pairwise
 from typing import Any
 
+from surf2vec.tasks.report.measured import list_train_metrics
 from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.root.records import (
     ChooseStep,
@@ -18,7 +17,6 @@ from surf2vec.tasks.root.records import (
     ExportStep,
     GateStep,
     IngestStep,
-    RefitStep,
     RegisterStep,
     RunRecord,
     Step,
@@ -28,23 +26,82 @@ from surf2vec.tasks.root.records import (
 from surf2vec.tasks.root.wording import (
     UNKNOWN,
     format_bytes,
+    format_compact,
     format_count,
-    format_counted,
     format_duration,
     format_key,
     format_percent,
     format_ratio,
     format_score,
-    format_short,
 )
 
 STEPS = ("ingest", "corpus", "trial", "train", "choose", "evaluate", "refit", "export", "gate", "register")
+MADE = {
+    "ingest": {
+        "events": "{:,} events", "sources_new": "new sources: {:,}", "sources_replaced": "replaced: {:,}",
+        "sources_known": "known: {:,}", "formats": "{}", "times": "{}",
+    },
+    "corpus": {"num_tokens": "{:,} tokens", "num_held_out": "{:,} held out", "partitions": "{:,} micro-partitions"},
+    "train": {
+        "generation": "generation {}", "tokens_per_second": "{:,.0f} tokens/s", "kernel": "{} kernel",
+        "num_commits": "commits: {:,}",
+    },
+    "evaluate": {"num_users": "{:,} users ranked"},
+    "refit": {"num_users": "{:,} users fitted again, on all they did"},
+    "export": {"num_users": "{:,} user vectors", "num_items": "{:,} item vectors", "index_kind": "{} index"},
+    "register": {"model_name": "{}", "model_version": "version {}", "alias": "{}"},
+}  # fmt: skip
+"""What each step made: the text for each value that its record has."""
+
+
+def list_facts(record: RunRecord) -> dict[str, tuple[str, str]]:
+    """Returns what came of a run, by name: a value and a note, which may be empty."""
+    find = record.steps.get
+    ingest, corpus, train, evaluated = find(IngestStep), find(CorpusStep), find(TrainStep), find(EvaluateStep)
+    export, registered, metrics = find(ExportStep), find(RegisterStep), evaluated.metrics
+    ended = {name: step.seconds or 0 for name, step in record.steps.ended().items() if name in STEPS}
+    changed = f"{format_compact(corpus.num_changed)} changed since {record.base.release}" if record.base else ""
+    rejected = ingest.num_rejected / ingest.lines if ingest.num_rejected is not None and ingest.lines else None
+    facts = {
+        "Users": (format_compact(export.num_users or corpus.num_users), changed or "with a vector"),
+        "Items": (format_compact(export.num_items or corpus.num_items), "pages with a vector"),
+        "Events": (format_compact(ingest.events), f"from {format_compact(ingest.lines)} lines"),
+        "Rejected": (format_compact(ingest.num_rejected), f"{format_percent(rejected)} of lines"),
+        "Window": describe_window(corpus),
+        "Tokens": (format_compact(corpus.num_tokens), "events of the users and pages kept"),
+        "Time": (format_duration(sum(ended.values()) if ended else None), f"{len(ended)} of {len(STEPS)} steps"),
+    }
+    if record.steps.train:
+        measured = list_train_metrics(train)
+        memory = [format_bytes(measured[f"train_{name}"]) for name in ("peak_bytes", "budget_bytes")]
+        facts["Training"] = (
+            format_duration(measured["train_seconds"]),
+            f"planned {format_duration(measured['train_predicted_seconds'])}; {memory[0]} of {memory[1]}; "
+            f"{format_percent(measured['train_stall'])} waiting for the disk",
+        )
+    if metrics:
+        popular = format_score(metrics.get("popularity_hit_at_10"))
+        facts["hit@10"] = (format_score(metrics.get("hit_at_10")), f"popularity {popular}")
+    if record.steps.gate:
+        facts["Gate"] = (describe_gate(record.steps.gate), "")
+    if record.steps.registered:
+        as_what = f"as {registered.alias}" if registered.alias else "without an alias"
+        facts["Version"] = (f"{registered.model_version} of {registered.model_name}", f"registered {as_what}")
+    return facts
+
+
+def describe_window(corpus: CorpusStep) -> tuple[str, str]:
+    """Returns the days trained on: their number, and the first and last."""
+    since, until = corpus.since, corpus.until
+    if not since or not until:
+        return ("All events", "they have no dates") if corpus.window_id else (UNKNOWN, "no corpus")
+    num_days = (date.fromisoformat(until) - date.fromisoformat(since)).days + 1
+    return f"{num_days:,} day{'s' if num_days > 1 else ''}", since if since == until else f"{since} to {until}"
 
 
 def describe_status(record: RunRecord) -> dict[str, str]:
     """Returns `{"tone", "text"}`: whether the run finished, and if not, which step did not end."""
-    # Earlier runs lack the steps trial and choose.
-    missing = [name for name in STEPS if name not in record.steps.ended() and name not in ("trial", "choose")]
+    missing = [name for name in STEPS if name not in record.steps.ended()]
     if missing in (["register"], ["gate", "register"]):
         return {"tone": "warn", "text": "Exported, not registered"}
     if missing:
@@ -56,10 +113,8 @@ def describe_status(record: RunRecord) -> dict[str, str]:
     return {"tone": "good", "text": f"R{registered[1:]}"}
 
 
-def describe_gate(gate: GateStep | None) -> str:
-    """Returns the gate's verdict in one line; empty if the gate has not judged."""
-    if gate is None:
-        return ""
+def describe_gate(gate: GateStep) -> str:
+    """Returns the gate's verdict in one line."""
     held_by, table = ", ".join(gate.held_by), gate.table
     if gate.verdict == "first":
         return "The first release serves: there was no champion to compare it with."
@@ -74,151 +129,112 @@ def describe_gate(gate: GateStep | None) -> str:
 def describe_verdict(record: RunRecord) -> dict[str, str]:
     """Returns `{"tone", "figure", "text"}`: the quality as a figure and as a sentence."""
     evaluated = record.steps.evaluate
-    metrics = evaluated.metrics if evaluated else {}
-    hit, popular = metrics.get("hit_at_10"), metrics.get("popularity_hit_at_10")
     if evaluated is None:
         text = "The run stopped before it was evaluated. Run the same command again to resume it."
         return {"tone": "bad", "figure": "Not finished", "text": text}
-    if hit is None:
+    hit, popular = (evaluated.metrics.get(name) for name in ("hit_at_10", "popularity_hit_at_10"))
+    if hit is None or popular is None:
         text = "No user had a page held out: evaluate.max_users is 0, or histories are too short."
         return {"tone": "quiet", "figure": "Quality not measured", "text": text}
     num_users = evaluated.num_users or 1
-    asked = f"{format_count(num_users)} users whose next new page was hidden"
-    found = f"For {format_percent(hit)} of {asked}, it was among the first ten."
-    if popular is None:
-        return {"tone": "quiet", "figure": f"hit@10 {format_score(hit)}", "text": found}
-    noise = 2 * math.sqrt((hit * (1 - hit) + popular * (1 - popular)) / num_users)
     compared = f"{format_ratio(hit / popular)} popularity" if popular > 0 else "where popularity finds none"
-    figure = f"hit@10 {format_score(hit)}, {compared}"
-    text = f"{found} The ten most visited pages alone are right for {format_percent(popular)}."
-    if abs(hit - popular) <= noise:
-        return {"tone": "warn", "figure": figure, "text": f"{text} The difference is within the error of measurement."}
-    return {"tone": "good" if hit > popular else "bad", "figure": figure, "text": text}
-
-
-def describe_window(corpus: CorpusStep | None) -> tuple[str, str]:
-    """Returns the days trained on: their number, and the first and last."""
-    if not corpus:
-        return UNKNOWN, "no corpus"
-    since, until = corpus.since, corpus.until
-    if not since or not until:
-        return "All events", "they have no dates"
-    num_days = (date.fromisoformat(until) - date.fromisoformat(since)).days + 1
-    return f"{num_days:,} day{'s' if num_days > 1 else ''}", since if since == until else f"{since} to {until}"
+    text = (
+        f"For {format_percent(hit)} of {num_users:,} users whose next new page was hidden, it was among the first ten. "
+        f"The ten most visited pages alone are right for {format_percent(popular)}."
+    )
+    tone = "good" if hit > popular else "bad"
+    if abs(hit - popular) <= 2 * math.sqrt((hit * (1 - hit) + popular * (1 - popular)) / num_users):
+        tone, text = "warn", f"{text} The difference is within the error of measurement."
+    return {"tone": tone, "figure": f"hit@10 {format_score(hit)}, {compared}", "text": text}
 
 
 def list_steps(record: RunRecord) -> dict[str, dict[str, Any]]:
     """Returns for each step, by name: `made` (None if it did not end), `size` in bytes, `seconds`, `share` of all seconds."""
     ended = record.steps.ended()
-    total = sum(step.seconds or 0 for name, step in ended.items() if name in STEPS) or 1
-    rows: dict[str, dict[str, Any]] = {}
-    for name in STEPS:
-        step = ended.get(name)
-        rows[name] = {
-            "made": " · ".join(filter(None, list_made(step))) if step else None,
-            "size": getattr(step, "bytes", getattr(step, "bytes_written", None)),
-            "seconds": step.seconds if step else None,
-            "share": ((step.seconds if step else None) or 0) / total,
+    seconds = {name: ended[name].seconds if name in ended else None for name in STEPS}
+    total = sum(value or 0 for value in seconds.values()) or 1
+    return {
+        name: {
+            "made": " · ".join(filter(None, list_made(ended[name]))) if name in ended else None,
+            "size": getattr(ended.get(name), "bytes", getattr(ended.get(name), "bytes_written", None)),
+            "seconds": seconds[name],
+            "share": (seconds[name] or 0) / total,
         }
-    return rows
+        for name in STEPS
+    }
 
 
 def list_made(step: Step) -> list[str]:
     """Returns the results of a step as short texts; some are empty."""
     match step:
-        case IngestStep():
-            kinds = [("new", step.sources_new), ("replaced", step.sources_replaced), ("known", step.sources_known)]
-            sources = ", ".join(f"{format_count(number)} {kind}" for kind, number in kinds if number)
-            formats, clocks = (", ".join(map(format_key, names)) for names in (step.formats, step.times))
-            return [format_counted(step.events, "event"), f"sources: {sources}" if sources else "", formats, clocks]
-        case CorpusStep():
-            held_out = f"{format_count(step.num_held_out)} held out"
-            return [
-                format_counted(step.num_tokens, "token"),
-                held_out,
-                format_counted(step.partitions, "micro-partition"),
-            ]
-        case TrainStep():
-            return [
-                f"generation {step.generation or UNKNOWN}",
-                f"{format_short(step.tokens_per_second)} tokens/s" if step.tokens_per_second else "",
-                f"{step.kernel or UNKNOWN} kernel",
-                format_counted(step.num_commits, "commit"),
-            ]
         case TrialStep():
             return describe_trials(step)
         case ChooseStep():
             return describe_choice(step)
-        case EvaluateStep():
-            ranked = f"{format_counted(step.num_users, 'user')} ranked"
-            return [ranked if step.num_users else "turned off, or no user held out"]
-        case RefitStep():
-            return [f"{format_counted(step.num_users, 'user')} fitted again, on all they did"]
-        case ExportStep():
-            vectors = f"{format_count(step.num_users)} user and {format_count(step.num_items)} item vectors"
-            index = f"{step.index_kind or 'no'} index in {format_duration(step.index_seconds)}"
-            return [vectors, index, *describe_storage(step)]
         case GateStep():
             return [describe_gate(step)]
-        case RegisterStep():
-            return [f"{step.model_name or UNKNOWN} version {step.model_version or UNKNOWN}", step.alias or ""]
-    return []
+    values = {name: getattr(step, name) for name in MADE[step.name]}
+    values = {name: ", ".join(map(format_key, one)) if isinstance(one, dict) else one for name, one in values.items()}
+    made = [text.format(values[name]) for name, text in MADE[step.name].items() if values[name]]
+    return made + (describe_storage(step) if isinstance(step, ExportStep) else [])
 
 
 def describe_trials(trial: TrialStep) -> list[str]:
     """Returns the settings of the trail that the log chose, with their gains; or why none was."""
     if not trial.gains:
         return [trial.reason or "no trial stayed finite: the trail's settings stay"]
-    gains = [gain for gain in trial.gains if gain["is_chosen"]]
-    return [
-        f"{format_counted(trial.num_asked, 'user')} asked, of {format_count(trial.num_users)} trained in "
-        f"{len(trial.gains) + 1} trials",
-        *(
-            f"chosen by the log: {gain['name']} {gain['value']:g}, hit@20 {gain['gain']:+.3f} ± {gain['standard_error']:.3f}"
-            for gain in gains
-        ),
-        "" if gains else "no other setting of the trail is better beyond two standard errors",
+    chosen = [
+        f"chosen by the log: {gain['name']} {gain['value']:g}, hit@20 {gain['gain']:+.3f} ± {gain['standard_error']:.3f}"
+        for gain in trial.gains
+        if gain["is_chosen"]
     ]
+    asked = f"{format_count(trial.num_asked)} users asked, of {format_count(trial.num_users)} trained in "
+    none = "no other setting of the trail is better beyond two standard errors"
+    return [f"{asked}{len(trial.gains) + 1} trials", *(chosen or [none])]
 
 
 def describe_choice(choice: ChooseStep) -> list[str]:
     """Returns the weight of the trail, why it has it, and what each part finds by itself."""
     if choice.trail_weight is None:
         return ["nothing to choose: vectors have one part, or train.trail_weight is set"]
-    alone = {name: choice.hit_at_20.get(key) for name, key in (("interest", "0"), ("trail", "1"))}
     reason = f"as in release {choice.kept_from}" if choice.kept_from else "as usual"
     if choice.gain is not None:
         reason = f"chosen by the log: {choice.describe_gain()} than with the usual weight"
     return [
         f"weight of the trail {choice.trail_weight:g}, {reason}",
-        *(f"hit@20 by the {name} alone {format_score(hit)}" for name, hit in alone.items() if hit is not None),
+        *(
+            f"hit@20 by the {part} alone {format_score(choice.hit_at_20[weight])}"
+            for part, weight in (("interest", "0"), ("trail", "1"))
+            if weight in choice.hit_at_20
+        ),
     ]
 
 
 def describe_storage(export: ExportStep) -> list[str]:
     """Returns what a release loses by being stored smaller: index recall, variance, precision and quality."""
-    metrics = export.metrics
-    recall, kept = metrics.get("index_recall_at_10"), metrics.get("export_explained_variance")
-    hit, lost = metrics.get("export_hit_at_10"), metrics.get("export_hit_at_10_loss")
-    return [
-        f"finds {format_percent(recall)} of the 10 nearest users" if recall is not None else "",
-        f"reduced to {export.vector_size} dimensions, {format_percent(kept)} of the variance"
-        if kept is not None
-        else "",
-        f"stored as {export.dtype}" if export.dtype != "float32" else "",
-        f"hit@10 {format_score(hit)}, {abs(lost):.4f} {'below' if lost >= 0 else 'above'} that in full"
-        if lost is not None
-        else "",
-    ]
+    found = export.metrics
+    texts = []
+    if "index_recall_at_10" in found:
+        texts.append(f"finds {format_percent(found['index_recall_at_10'])} of the 10 nearest users")
+    if "export_explained_variance" in found:
+        variance = format_percent(found["export_explained_variance"])
+        texts.append(f"reduced to {export.vector_size} dimensions, {variance} of the variance")
+    if export.dtype != "float32":
+        texts.append(f"stored as {export.dtype}")
+    if "export_hit_at_10_loss" in found:
+        lost = found["export_hit_at_10_loss"]
+        side = "below" if lost >= 0 else "above"
+        texts.append(f"hit@10 {format_score(found['export_hit_at_10'])}, {abs(lost):.4f} {side} that in full")
+    return texts
 
 
 def list_settings(values: dict[str, Any]) -> dict[str, dict[str, str]]:
     """Returns a nested configuration as text, by section. Values outside sections come first, under an empty name."""
-    sections = {name: flatten(section) for name, section in values.items() if isinstance(section, dict)}
-    alone = {name: value for name, value in values.items() if name not in sections}
+    alone = {name: value for name, value in values.items() if not isinstance(value, dict)}
+    sections = sorted((name, flatten(section)) for name, section in values.items() if isinstance(section, dict))
     return {
         name: {key: show_value(key, value) for key, value in rows.items()}
-        for name, rows in [("", alone), *sorted(sections.items())]
+        for name, rows in [("", alone), *sections]
         if rows
     }
 
@@ -233,24 +249,22 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def show_value(key: str, value: Any) -> str:
     """Returns a setting's value as text: with a unit if the key names one, without credentials."""
-    if value is None:
-        return UNKNOWN
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return mask_credentials(", ".join(str(one) for one in value)) or UNKNOWN
     if isinstance(value, int | float):
-        if key.endswith("_bytes"):
-            return format_bytes(value)
-        return format_count(value) if isinstance(value, int) else f"{value:g}"
-    return mask_credentials(str(value))
+        return (
+            format_bytes(value) if key.endswith("_bytes") else f"{value:,}" if isinstance(value, int) else f"{value:g}"
+        )
+    texts = value if isinstance(value, list | tuple) else [] if value is None else [value]
+    return mask_credentials(", ".join(map(str, texts))) or UNKNOWN
 
 
 def list_losses(record: RunRecord) -> list[dict[str, Any]]:
     """Returns the stages that left something out, in order: `what` was counted, `before`, `after`, and `because`."""
-    ingest, corpus = record.steps.ingest or IngestStep(), record.steps.corpus or CorpusStep()
+    ingest, corpus = record.steps.get(IngestStep), record.steps.get(CorpusStep)
     stages = {"lines": ingest.lines, "events": ingest.events} | dict(corpus.funnel)
-    reasons = ", ".join(f"{n:,} {why}" for why, n in sorted_reasons(ingest.left_out | ingest.rejected))
+    left_out = sorted((ingest.left_out | ingest.rejected).items(), key=lambda pair: (-pair[1], pair[0]))
+    reasons = ", ".join(f"{n:,} {format_key(why)}" for why, n in left_out if n)
 
     def setting(name: str) -> str:
         value = record.setting("ingest", name)
@@ -277,50 +291,16 @@ def list_losses(record: RunRecord) -> list[dict[str, Any]]:
     ]
 
 
-def list_funnel(record: RunRecord) -> list[list[dict[str, Any]]]:
-    """Returns three groups of stages, each with its own scale: from lines to tokens, items, and users.
-
-    A stage has `name`, `n`, `share` of the group's largest, `gone` (how many the stage left out), and `lost`, these by reason
-    if known.
-    """
-    ingest, corpus = record.steps.ingest or IngestStep(), record.steps.corpus or CorpusStep()
-    groups: dict[str, list[tuple[str, int]]] = {"lines": [], "items": [], "users": []}
-    if record.steps.ingest:
-        groups["lines"] = [("lines", ingest.lines or 0), ("events", ingest.events or 0)]
-    for name, n in corpus.funnel:
-        unit = format_key(name).split(" ")[0]
-        group = groups[unit if unit in groups else "lines"]
-        if not (unit == "events" and group and group[-1] == ("events", n)):  # the window has all ingested events
-            group.append((format_key(name), n))
-    funnel: list[list[dict[str, Any]]] = []
-    for stages in filter(None, groups.values()):
-        most = max(n for _, n in stages) or 1
-        funnel.append([
-            {"name": name, "n": n, "share": n / most, "gone": max(before - n, 0), "gone_share": max(before - n, 0) / most,
-             "lost": {}}
-            for (_, before), (name, n) in pairwise([stages[0], *stages])
-        ])  # fmt: skip
-    if len(groups["lines"]) > 1:
-        lost = {"bad": sorted_reasons(ingest.rejected), "": sorted_reasons(ingest.left_out)}
-        funnel[0][1]["lost"] = {tone: reasons for tone, reasons in lost.items() if reasons}
-    return funnel
-
-
-def sorted_reasons(reasons: dict[str, int]) -> list[tuple[str, int]]:
-    """Returns the reasons that occurred, the most frequent first."""
-    return sorted(((why, n) for why, n in reasons.items() if n), key=lambda pair: (-pair[1], pair[0]))
-
-
 def list_notes(record: RunRecord) -> list[str]:
     """Returns hints about the log as sentences: pages that differ only in their query, and events with an order but no times."""
     notes = [
         f"{hint['page']} has about {hint['num_queries']:,} different queries (keys: {', '.join(hint['keys'])}), and all "
-        f"count as one page. Name the keys that tell pages apart in ingest.keep_query."
-        for hint in (record.steps.ingest or IngestStep()).many_queries
+        f"count as one page. Name the keys that distinguish pages in ingest.keep_query."
+        for hint in record.steps.get(IngestStep).many_queries
     ]
-    if record.steps.corpus and record.steps.corpus.has_order is False:
+    if record.steps.get(CorpusStep).has_order is False:
         notes.append(
-            "The order of a user's events says nothing of what comes next: their times are all the same, or might as well be "
+            "The order of a user's events says nothing about what comes next: their times are all the same, or might as well be "
             "others. So vectors have no trail, and recency is off."
         )
     return notes

@@ -265,6 +265,10 @@ class Steps(_Record):
         """Return the record of a step, or None if it has not finished."""
         return next((step for _, step in self if isinstance(step, kind)), None)
 
+    def get(self, kind: type[S]) -> S:
+        """Return the record of a step; an empty one if it has not finished."""
+        return self.find(kind) or kind()
+
     def replace(self, *steps: Step) -> "Steps":
         """Return a copy with these steps replaced."""
         return Steps.model_validate(self.ended() | {step.name: step for step in steps})

@@ -129,6 +129,7 @@ def held_night(export: Path) -> dict[str, Any]:
         "training": {"train_seconds": 12.5},
         "tracking_uri": "sqlite:////x/mlflow.db",
         "night": {"space_id": "space-1", "changed": 77, "new_users": 11},
+        "facts": {"Gate": ["Held by events: the champion keeps serving.", ""]},
         "gate": {
             "verdict": "held",
             "passes": False,

@@ -28,7 +28,7 @@ PAGES = {  # what each must say, as regular expressions
         r"2026-01-14 · incremental · [0-9a-f]{6}", r"2026-01-12 · full · [0-9a-f]{6}", "3 matching runs",
     ],
     "run": [
-        r"2026-01-14 · incremental · [0-9a-f]{6}", r"Users [\d,]+, [\d,]+ of them changed; [\d,]+ items",
+        r"2026-01-14 · incremental · [0-9a-f]{6}", r"Users [\d,]+, [\d,]+ changed since [0-9a-f]{12}", r"Items [\d,]+",
         r"hit@10 0\.\d{3}, popularity 0\.\d{3}", r"Gate Held by newest_day_events: the champion keeps serving\.",
         r"Version 3 of surf2vec-users, registered as challenger",
         r"Metrics \((2\d|30)\)", r"quality/hit_at_10\s+0\.\d{1,4}\n",
@@ -39,7 +39,7 @@ PAGES = {  # what each must say, as regular expressions
     ],
     "version": [
         rf"Release {RELEASE}: a vector of 128 dimensions for each of [\d,]+ users", r"hit@10 0\.\d{3}, popularity 0\.\d{3}",
-        "Window 2026-01-01 to 2026-01-14", rf"Origin run {RELEASE}, corpus .*, after release {RELEASE}",
+        "Window 14 days, 2026-01-01 to 2026-01-14", rf"Origin run {RELEASE}, corpus .*, after release {RELEASE}",
         rf"Space {RELEASE}", "Privacy pages of fewer than 3 people are left out",
         r"events of the newest day, in\s%\sof the usual\s+[\d.]+\s%\s+>=\s60\.0\s%\s+held: [\d.]+\s% past the limit",
         r"gate\s+held\s", r"window_until\s+2026-01-14\s", r"Inputs \(3\)", r"Outputs \(6\)",

@@ -6,7 +6,6 @@ from surf2vec.tasks.report.measured import (
     list_loads,
     list_measured,
     list_train_metrics,
-    select_first_worker,
 )
 from surf2vec.tasks.report.report import render_report
 from surf2vec.tasks.root.records import RunRecord, Steps, TrainStep
@@ -28,7 +27,6 @@ def test_both_sides_have_the_waiting_for_commits_in_them() -> None:
         "Memory": ("390.0 MB", "350.0 MB"),
         "Read": ("200.0 MB", "190.0 MB"),
         "Written": ("310.0 MB", "320.0 MB"),
-        "Disk": ("20.0 MB/s / 31.0 MB/s", "19.0 MB/s / 32.0 MB/s"),
         "Waiting": ("–", "2.0 %"),
     }
 
@@ -36,11 +34,11 @@ def test_both_sides_have_the_waiting_for_commits_in_them() -> None:
 def test_the_notes_say_what_the_figures_mean() -> None:
     notes = {row["what"]: row["note"] for row in list_measured(TRAIN)}
     assert "budget 400.0 MB" in notes["Memory"]
-    assert "come back" in notes["Read"]
-    assert notes["Written"].endswith("3 commits (2 planned)")
+    assert notes["Read"] == "vectors that come back, 19.0 MB/s"
+    assert notes["Written"].endswith("3 commits (2 planned), 32.0 MB/s")
     assert "for commits another 25.0 %" in notes["Waiting"]
     resident = TRAIN.model_copy(update={"plan": TRAIN.plan | {"num_chunks": 1}})
-    assert "all vectors stay in memory" in next(row["note"] for row in list_measured(resident) if row["what"] == "Read")
+    assert "all vectors stay in memory" in list_measured(resident)[2]["note"]
 
 
 def test_what_must_be_known_to_compare_is_said_only_where_it_is_so() -> None:
@@ -85,7 +83,7 @@ SHARED = TrainStep.model_validate({
 def test_a_row_a_worker() -> None:
     first, second = list_loads(SHARED)
     assert first == {
-        "worker": "0", "tokens": "75.0 %", "time": "8.00 s", "sums": "2.00 s", "blocks": "0.50 s", "word": "0.25 s",
+        "worker": "0", "tokens": "75.0 %", "time": "8.00 s", "sums": "2.00 s", "blocks": "0.50 s", "messages": "0.25 s",
         "disk": "0.12 s", "sent": "4.0 MB", "memory": "400.0 MB", "late": "–",
     }  # fmt: skip
     assert (second["worker"], second["tokens"], second["late"]) == ("1", "25.0 %", "1.50, at most 4")
@@ -97,7 +95,6 @@ def test_one_worker_has_no_table() -> None:
     for train in (alone, TrainStep()):
         assert list_loads(train) == []
         assert describe_sharing(train) == ""
-        assert select_first_worker(train) == train
         assert not any(row["what"] == "Sent" for row in list_measured(train))
 
 

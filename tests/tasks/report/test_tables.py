@@ -58,14 +58,14 @@ def test_the_hint_at_queries() -> None:
     assert note.endswith("in ingest.keep_query.")
 
 
-def test_an_order_that_says_nothing_is_told_of() -> None:
+def test_an_order_that_says_nothing_is_noted() -> None:
     def note(has_order: bool | None) -> list[str]:
         steps = Steps(corpus=CorpusStep(undated=True, has_order=has_order))
         return list_notes(RunRecord(run_id="r", steps=steps, config={"train": {"recency": 3.0}}))
 
-    [told] = note(False)
-    assert told.startswith("The order of a user's events says nothing")
-    assert "recency is off" in told
+    [hint] = note(False)
+    assert hint.startswith("The order of a user's events says nothing")
+    assert "recency is off" in hint
     assert note(True) == note(None) == []
 
 
@@ -77,7 +77,6 @@ def test_trials_say_what_was_chosen_and_by_how_much() -> None:
     assert describe_trials(TrialStep(num_users=3776, num_asked=2500, gains=gains)) == [
         "2,500 users asked, of 3,776 trained in 3 trials",
         "chosen by the log: trail_l2 0.2, hit@20 +0.018 ± 0.004",
-        "",
     ]
     unchanged = describe_trials(TrialStep(num_users=3776, num_asked=2500, gains=gains[1:]))
     assert unchanged[-1] == "no other setting of the trail is better beyond two standard errors"
