@@ -23,7 +23,7 @@ Format = Literal["csv", "jsonl", "parquet", "combined"]
 ROW_GROUP_ROWS = 131_072
 POOL_SIZE = 65_536
 # Shares of spellings. In a tail, `{token}` becomes 16 random hex digits.
-ORIGINS = {"https://www.{}": 0.88, "https://{}": 0.07, "https://WWW.{}": 0.03, "https://www.{}:443": 0.02}
+ORIGINS = {"https://www.": 0.88, "https://": 0.08, "https://WWW.": 0.04}
 TAILS = {
     "": 0.76,
     "?utm_source=newsletter&utm_medium=email&utm_campaign=week-{number}": 0.04,
@@ -70,7 +70,7 @@ _TOPIC_OF_HOST = {host_name(topic, number): topic for topic in TOPICS for number
 def topic_of_url(url: str) -> str | None:
     """Returns the topic of a sample log's URL, in any spelling or canonical; None for any other URL."""
     host = re.split("[/?#]", url.partition("://")[2] or url, maxsplit=1)[0]
-    return _TOPIC_OF_HOST.get(host.lower().removesuffix(":443").removeprefix("www."))
+    return _TOPIC_OF_HOST.get(host.lower().removeprefix("www."))
 
 
 @dataclass(frozen=True)
@@ -79,32 +79,23 @@ class World:
 
     sections_per_topic: int
     section_start: np.ndarray  # int64[S+1]: first page of each section, and the number of pages
-    section_host: np.ndarray  # int64[S]
-    hosts: pl.Series  # without `www.`
-    paths: pl.Series  # of each page: `/recipes/lemon-tart`
-
-    def sections_of(self, items: np.ndarray) -> np.ndarray:
-        """Returns the section of each page, int64."""
-        return np.searchsorted(self.section_start, items, side="right") - 1
+    pages: pl.Series  # `lemon-and-thyme.example/recipes/lemon-tart`
 
 
 def make_world(items: int) -> World:
-    """Returns the world with this many pages, the same at every call. Takes about 1 s and 40 MB per million pages."""
+    """Returns the world with this many pages, the same at every call. Takes about 1 s and 60 MB per million pages."""
     sections_per_topic = min(MOST_SECTIONS, max(1, round(math.sqrt(items / len(TOPICS)) / 2)))
     hosts_per_topic = min(MOST_HOSTS, math.ceil(sections_per_topic / 3))
     num_sections = sections_per_topic * len(TOPICS)
     section_start = np.arange(num_sections + 1, dtype=np.int64) * items // num_sections
-    paths = []
+    pages: list[str] = []
     for section, num_pages in enumerate(np.diff(section_start).tolist()):
         topic, k = divmod(section, sections_per_topic)
-        words = WORDS[TOPICS[topic]]
-        name, first = words["sections"][k // hosts_per_topic], 5 * k % NUM_SUBJECTS
+        words, first = WORDS[TOPICS[topic]], 5 * k % NUM_SUBJECTS
+        front = f"{host_name(TOPICS[topic], k % hosts_per_topic)}/{words['sections'][k // hosts_per_topic]}"
         subjects = words["subjects"][first:] + words["subjects"][:first]
-        paths += [f"/{name}"] + [f"/{name}/{page_name(subjects, number)}" for number in range(num_pages - 1)]
-    topics, ks = np.divmod(np.arange(num_sections), sections_per_topic)
-    hosts = [host_name(topic, number) for topic in TOPICS for number in range(hosts_per_topic)]
-    section_host = topics * hosts_per_topic + ks % hosts_per_topic
-    return World(sections_per_topic, section_start, section_host, pl.Series(hosts), pl.Series(paths))
+        pages += [front, *(f"{front}/{page_name(subjects, number)}" for number in range(num_pages - 1))]
+    return World(sections_per_topic, section_start, pl.Series(pages))
 
 
 def page_name(subjects: list[str], number: int) -> str:
@@ -117,10 +108,9 @@ def page_name(subjects: list[str], number: int) -> str:
 def make_tails(seed: int) -> pl.Series:
     """Returns POOL_SIZE tails of URLs; the share of each template is its probability."""
     rng = np.random.default_rng([seed, 3])
-    templates = np.repeat(list(TAILS), [round(share * POOL_SIZE) for share in TAILS.values()])[:POOL_SIZE].tolist()
-    templates += [""] * (POOL_SIZE - len(templates))
+    templates = np.repeat(list(TAILS), np.diff(np.round(np.cumsum([0, *TAILS.values()]) * POOL_SIZE).astype(int)))
     tokens, numbers = rng.integers(0, 2**64, POOL_SIZE, np.uint64), rng.integers(1, 10_000, POOL_SIZE)
-    filled = zip(templates, tokens.tolist(), numbers.tolist(), strict=True)
+    filled = zip(templates.tolist(), tokens.tolist(), numbers.tolist(), strict=True)
     return pl.Series([template.format(token=f"{token:016x}", number=number) for template, token, number in filled])
 
 
@@ -135,12 +125,11 @@ def write_ids(keys: np.ndarray) -> pl.Series:
 
 def make_events(visits: pl.DataFrame, day: date, world: World, tails: pl.Series) -> pl.DataFrame:
     """Returns the events of visits: user_id, url, ts (UTC). A broken one lacks its user, URL or time."""
-    origins = pl.concat([pl.select(pl.format(origin, world.hosts)).to_series() for origin in ORIGINS])
     spelling = np.searchsorted(np.cumsum(list(ORIGINS.values()))[:-1], visits["spelling"] / POOL_SIZE, side="right")
-    host = spelling * len(world.hosts) + world.section_host[world.sections_of(visits["item"].to_numpy())]
+    origins, pages = pl.Series(list(ORIGINS)).gather(spelling), world.pages.gather(visits["item"])
     events = pl.DataFrame({
         "user_id": write_ids(visits["key"].to_numpy()),
-        "url": origins.gather(host) + world.paths.gather(visits["item"]) + tails.gather(visits["tail"]),
+        "url": origins + pages + tails.gather(visits["tail"]),
         "ts": np.datetime64(day, "us") + visits["second"].to_numpy().astype("m8[s]"),
     })  # fmt: skip
     broken = visits["broken"]

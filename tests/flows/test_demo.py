@@ -1,30 +1,25 @@
-"""The demo's numbers on literal vectors, and what it prints for a literal export."""
+"""The demo's numbers on literal vectors, and what it prints of literal nights."""
 
-import stat
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from surf2vec.flows import demo
-from surf2vec.flows.demo import Vectors, measure_neighbours, nearest_rows, read_vectors, share_unmoved, spread_rows
+from surf2vec.flows.demo import measure_neighbours, nearest_rows
 from surf2vec.tasks.sample.logs import interests_of_keys, keys_of
 from surf2vec.tasks.sample.world import TOPICS, write_ids
+from surf2vec.trainer.errors import ResourceError
 
 EAST_NORTH = np.array([[1, 0], [9, 1], [0, 2], [1, 7], [3, 0]], np.float32)
 
 
-def test_nearest_rows_are_by_cosine_not_by_length() -> None:
-    assert nearest_rows(EAST_NORTH, np.array([0, 2]), 2).tolist() == [[4, 1], [3, 1]]
-
-
 def test_nearest_rows_with_fewer_others_than_asked_or_at_the_same_place() -> None:
+    assert nearest_rows(EAST_NORTH, np.array([0, 2]), 2).tolist() == [[4, 1], [3, 1]]  # by cosine, not by length
     assert nearest_rows(EAST_NORTH, np.arange(5), 10).shape == (5, 4)
     alike = nearest_rows(np.ones((4, 2), np.float32), np.arange(4), 2)
     assert all(row not in found for row, found in enumerate(alike.tolist()))
@@ -51,142 +46,84 @@ def test_measure_neighbours_of_separate_groups() -> None:
     assert everybody == pytest.approx(3 / 5)
 
 
-def test_random_vectors_find_no_more_than_chance() -> None:
-    rng = np.random.default_rng(5)
-    labels = rng.integers(0, 10, 2_000)
-    found, chance, _ = measure_neighbours(rng.standard_normal((2_000, 8)), labels, np.arange(2_000), 10)
-    assert found == pytest.approx(chance, abs=0.01)
+class PerfectRelease:
+    """A release whose vectors are the planted interests; of users with odd numbers they are longer from night to night."""
+
+    def __init__(self, seed: int, night: int) -> None:
+        numbers, self.manifest = (
+            np.arange(400),
+            {"release": f"r{night}", "parts": {"interest": [0, 24], "trail": [24, 32]}},
+        )
+        keys = keys_of(numbers, seed)
+        noise = np.random.default_rng(0).normal(0, 0.01, (400, 32))
+        directions = np.eye(32)[interests_of_keys(keys, seed)[:, 0]] * (1 + night * (numbers % 2))[:, None]
+        vectors = pl.Series((directions + noise).astype(np.float32), dtype=pl.Array(pl.Float32, 32))
+        self.users = pl.LazyFrame({"user_id": write_ids(keys), "vector": vectors})
+        hosts = {"cooking": "kitchen-table", "football": "corner-flag", "cars": "fourth-gear"}
+        rows = [
+            (f"https://{host}.example/p{n}", TOPICS.index(topic)) for topic, host in hosts.items() for n in range(8)
+        ]
+        pages = pl.Series(np.eye(32, dtype=np.float32)[[topic for _, topic in rows]], dtype=pl.Array(pl.Float32, 32))
+        self.items = pl.LazyFrame({"url": [url for url, _ in rows], "vector": pages})
+
+    def user_vectors(self) -> pl.LazyFrame:
+        return self.users
+
+    def item_vectors(self) -> pl.LazyFrame:
+        return self.items
 
 
-@pytest.mark.parametrize(("num_rows", "num_wanted", "rows"), [(3, 5, [0, 1, 2]), (10, 4, [0, 2, 5, 7]), (0, 4, [])])
-def test_spread_rows(num_rows: int, num_wanted: int, rows: list[int]) -> None:
-    assert spread_rows(num_rows, num_wanted).tolist() == rows
-
-
-def fake_command(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Put a program called `surf2vec` beside the interpreter that the demo believes to run in."""
-    path = folder / "surf2vec"
-    path.write_text(f"#!{sys.executable}\n{script}")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(demo.sys, "executable", str(folder / "python"))
-
-
-def test_run_job_answers_the_json(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
-) -> None:
-    fake_command(
-        tmp_path, monkeypatch, "import sys, json\nprint('50 %', file=sys.stderr)\nprint(json.dumps(sys.argv[1:]))"
-    )
-    assert demo.run_job(["surf2vec", "run", "--root", "r"]) == (
-        0,
-        ["run", "--root", "r"],
-    )
-    assert capfd.readouterr().err == "50 %\n"
-
-
-@pytest.mark.parametrize(
-    ("script", "code", "message"),
-    [
-        ("print('{\"error\": {\"code\": \"resources\", \"message\": \"disk [full]\"}}'); raise SystemExit(1)", 1, "disk [full]"),
-        ("raise SystemExit(3)", 3, "no JSON came back"),
-        ("import os; os.kill(os.getpid(), 9)", 1, "no JSON came back"),
-        ("print('hello')", 1, "no JSON came back"),
-    ],
-)  # fmt: skip
-def test_a_failed_run_is_shown_and_its_exit_code_passed_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, script: str, code: int, message: str
-) -> None:
-    fake_command(tmp_path, monkeypatch, script)
-    assert demo.demo(tmp_path / "demo", 50, 1) == code
-    assert message in capfd.readouterr().out.replace("\n", " ")
-
-
-def write_vectors(path: Path, name: str, names: list[str], vectors: np.ndarray) -> None:
-    """A part of an export, as the contract has it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    values = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1), pa.float32()), vectors.shape[1])
-    pq.write_table(pa.table({name: pa.array(names), "vector": values}), path)
-
-
-def test_read_vectors_of_all_parts(tmp_path: Path) -> None:
-    write_vectors(tmp_path / "part-00003.parquet", "user_id", ["c"], EAST_NORTH[4:])
-    write_vectors(tmp_path / "part-00000.parquet", "user_id", ["a", "b"], EAST_NORTH[:2])
-    names, values = read_vectors(tmp_path, "user_id")
-    assert names == ["a", "b", "c"]
-    np.testing.assert_array_equal(values, EAST_NORTH[[0, 1, 4]])
-
-
-def held_night(export: Path) -> dict[str, Any]:
-    """What the command prints of a night that the gate holds."""
+def literal_night(night: int, is_held: bool) -> dict[str, Any]:
+    """What a night returns."""
+    rule = {"rule": "events", "tonight": "0.5", "limit": ">= 0.6", "verdict": "held: 0.1 past the limit"}
+    verdict = "Held by events: the champion keeps serving." if is_held else "Passed 1 rules; 0 not checked."
     return {
-        "export_dir": str(export),
-        "report": "runs/x/report.html",
+        "release": f"r{night}", "model_version": night + 1, "alias": None, "tracking_uri": "sqlite:////x/mlflow.db",
+        "export_dir": "/x/export", "report": "runs/x/report.html", "funnel": [], "notes": [],
+        "facts": {"Users": ["400", "77 changed since r0"], "Gate": [verdict, ""]},
         "metrics": {"hit_at_10": 0.25, "popularity_hit_at_10": 0.05},
-        "users": 400,
-        "release": "aaaa",
-        "model_version": 3,
-        "alias": "challenger",
-        "training": {"train_seconds": 12.5},
-        "tracking_uri": "sqlite:////x/mlflow.db",
-        "night": {"space_id": "space-1", "changed": 77, "new_users": 11},
-        "facts": {"Gate": ["Held by events: the champion keeps serving.", ""]},
-        "gate": {
-            "verdict": "held",
-            "passes": False,
-            "held_by": ["events"],
-            "table": [{"rule": "events", "tonight": "0.5", "limit": ">= 0.6", "verdict": "held: 0.1 past the limit"}],
-        },
-    }
+        "gate": {"verdict": "held" if is_held else "passed", "passes": not is_held, "table": [rule]},
+    }  # fmt: skip
+
+
+def run_demo(folder: Path, monkeypatch: pytest.MonkeyPatch, nights: list[dict[str, Any]]) -> None:
+    answers = iter(nights)
+    monkeypatch.setattr(demo.surf2vec, "run", lambda logs, root: next(answers), raising=False)
+    opened = lambda root, release="r1": PerfectRelease(4, int(release[1:]))  # noqa: E731
+    monkeypatch.setattr(demo.surf2vec, "open_release", opened, raising=False)
+    demo.demo(folder, 50, 4)
 
 
 def test_demo_prints_what_a_perfect_export_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Vectors that are the planted interests: users and pages of a topic point the same way."""
-    seed, numbers = 4, np.arange(400)
-    rng = np.random.default_rng(0)
-    directions = np.eye(len(TOPICS), dtype=np.float32)
-    interests = interests_of_keys(keys_of(numbers, seed), seed)
-    users = directions[interests[:, 0]] + rng.normal(0, 0.01, (400, len(TOPICS))).astype(np.float32)
-    urls = [f"https://kitchen-table.example/recipes/p{i}" for i in range(8)]
-    urls += [f"https://corner-flag.example/matches/p{i}" for i in range(8)]
-    urls += ["https://fourth-gear.example/reviews/x"]
-    topics = [TOPICS.index("cooking")] * 8 + [TOPICS.index("football")] * 8 + [TOPICS.index("cars")]
-    export = tmp_path / "export"
-    write_vectors(
-        export / "user_vectors/part-00000.parquet", "user_id", write_ids(keys_of(numbers, seed)).to_list(), users
-    )
-    write_vectors(export / "item_vectors/part-00000.parquet", "url", urls, directions[topics])
-    (export / "manifest.json").write_text("{}")
-    result = held_night(export)
-    answers = iter([(0, result), (0, result), (3, result)] * 2)
-    monkeypatch.setattr(demo, "run_job", lambda command: next(answers))
-    assert demo.demo(tmp_path / "demo", 50, seed) == 0
-    assert "--json" not in capfd.readouterr().out
-    assert demo.demo(tmp_path / "demo", 50, seed) == 0
+    for _ in range(2):  # a second demo begins anew
+        run_demo(tmp_path, monkeypatch, [literal_night(night, night == 2) for night in range(3)])
     printed = " ".join(capfd.readouterr().out.split())
-    assert float(printed.partition("main interest")[2].split("%")[0]) > 95
-    assert "vectors random popularity" in printed
-    assert "25.0%, by popularity 5.0%" in printed
+    assert float(printed.partition("main interest, by interest")[2].split("%")[0]) > 95
     for text in (
-        "open runs/x/report.html in a browser", "mlflow ui --backend-store-uri sqlite:////x/mlflow.db", str(export),
-        "seconds of training", "12.5", "surf2vec similar ", "surf2vec run --root my-root",
-        "100.0% have the same interest", "held: 0.1 past the limit", "release aaaa keeps serving",
+        "vectors random popularity", "25.0%, by popularity 5.0%", "runs/x/report.html", "400, 77 changed since r0",
+        "mlflow ui --backend-store-uri sqlite:////x/mlflow.db", "surf2vec similar ", "surf2vec run --root my-root",
+        "50.0% have the same interest", "held: 0.1 past the limit", "Release r1 keeps serving",
     ):  # fmt: skip
-        assert text in printed
-    assert len(list((tmp_path / "demo/logs").glob("*.csv"))) == demo.DAYS
-    *whole, half = sorted((tmp_path / "demo/delivered").glob("*.csv"))
-    assert all(path.read_bytes() == (tmp_path / "demo/logs" / path.name).read_bytes() for path in whole)
+        assert text in printed, text
+    *whole, half = sorted((tmp_path / "delivered").glob("*.csv"))
+    assert len(whole) + 1 == demo.DAYS
+    assert all(path.read_bytes() == (tmp_path / "logs" / path.name).read_bytes() for path in whole)
     lines, all_lines = (
-        len((tmp_path / place / half.name).read_bytes().splitlines()) for place in ("demo/delivered", "demo/logs")
+        len((tmp_path / place / half.name).read_bytes().splitlines()) for place in ("delivered", "logs")
     )
     assert lines == pytest.approx(all_lines / 2, abs=1)
 
 
-def test_only_users_of_both_nights_with_the_same_bits_are_unmoved() -> None:
-    values = np.random.default_rng(3).standard_normal((60, 8)).astype(np.float32)
-    before = Vectors([f"u{n}" for n in range(60)], values)
-    moved = values[::-1].copy()
-    moved[0] *= 2  # longer: the same direction, another vector
-    after = Vectors(["new", *before.names[::-1]], np.concatenate((values[:1], moved)))
-    assert share_unmoved(before, after) == pytest.approx(59 / 60)
+def test_a_night_that_the_gate_judges_otherwise_ends_the_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(logs: str, root: Path) -> None:
+        raise ResourceError("disk [full]")
+
+    monkeypatch.setattr(demo.sys, "argv", ["demo", "--root", str(tmp_path), "--users", "50"])
+    monkeypatch.setattr(demo.surf2vec, "run", fail, raising=False)
+    assert (demo.main(), "disk [full]" in capfd.readouterr().err) == (1, True)
+    monkeypatch.setattr(demo.surf2vec, "run", lambda logs, root: literal_night(0, True), raising=False)
+    assert (demo.main(), "verdict was 'held'" in capfd.readouterr().err) == (3, True)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from surf2vec.flows.demo import read_vectors
+from surf2vec.api import open_release
 from surf2vec.operations import doctor
 from surf2vec.tasks.night.config import load_config
 from surf2vec.tasks.night.night import make_night
@@ -53,8 +53,8 @@ def run(root: Path, *, full: bool = False) -> dict[str, Any]:
 
 
 def vectors_of(result: dict[str, Any]) -> dict[str, np.ndarray]:
-    found = read_vectors(Path(result["export_dir"]) / "user_vectors", "user_id")
-    return dict(zip(found.names, found.values, strict=True))
+    found = open_release(result["export_dir"]).user_vectors().collect()
+    return dict(zip(found["user_id"], found["vector"].to_numpy(), strict=True))
 
 
 def assert_alike(users: set[str], before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> None:
@@ -80,8 +80,8 @@ def test_a_night_after_another(tmp_path: Path) -> None:
     assert night["space_id"] == first["night"]["space_id"]
     assert set(after) == set(before) | new
     assert {user for user in before if np.array_equal(before[user], after[user])} == set(before) - changed
-    items = read_vectors(Path(second["export_dir"]) / "item_vectors", "url")
-    assert items.names[-1] == "https://a.org/s0/60", "new items come after those there were"
+    items = open_release(second["export_dir"]).item_vectors().collect()
+    assert items["url"][-1] == "https://a.org/s0/60", "new items come after those there were"
     topic_mates = {f"user-{n}" for n in range(4)} - changed
     assert topic_mates, "a new user is nearest to users of its topic"
     assert [one for one in doctor(root)["findings"] if one["level"] != "ok"] == []
