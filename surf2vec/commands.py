@@ -103,10 +103,10 @@ def settings(
     json_schema: Annotated[bool, Option("--json-schema", help="The JSON schema of --config.")] = False,
 ) -> Result:
     """List every setting with its default, bounds and meaning."""
-    from surf2vec.tasks.night.settings import as_toml, list_sections, schema
+    from surf2vec.tasks.night.config import PipelineConfig, as_toml, list_sections
 
     if json_schema:
-        return {"lines": json.dumps(schema(), indent=2, ensure_ascii=False).splitlines()}
+        return {"lines": json.dumps(PipelineConfig.model_json_schema(), indent=2, ensure_ascii=False).splitlines()}
     sections = list_sections(section)
     return {"lines": as_toml(sections)} if toml else {"sections": [asdict(one) for one in sections]}
 

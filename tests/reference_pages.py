@@ -15,7 +15,7 @@ import typer
 
 import surf2vec
 from surf2vec.flows.cli import app
-from surf2vec.tasks.night.settings import Setting, list_sections
+from surf2vec.tasks.night.config import Setting, list_sections
 from surf2vec.trainer.config import TrainConfig
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import pytest
 
 import surf2vec
-from surf2vec.tasks.night.config import PipelineConfig, flat_schema
+from surf2vec.tasks.night.config import PipelineConfig, all_settings
 from tests.reference_pages import pages
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +46,7 @@ def test_every_path_of_the_repository_is_there(path: Path, text: str) -> None:
 def test_every_setting_that_is_named_exists(path: Path, text: str) -> None:
     sections = "|".join(SECTIONS)
     named = set(re.findall(rf"(?<![\w./])((?:{sections})\.[a-z_0-9]+(?:\.[a-z_]+)?)(?![\w/(])", text))
-    known = set(flat_schema()) | {key.rpartition(".")[0] for key in flat_schema()}
+    known = set(all_settings()) | {key.rpartition(".")[0] for key in all_settings()}
     endings = (".py", ".parquet", ".toml", ".json", ".md", ".key", ".csv", ".txt", ".log")
     assert [key for key in sorted(named - known) if not key.endswith(endings)] == []
 

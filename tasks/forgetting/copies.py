@@ -23,11 +23,10 @@ import pyarrow.parquet as pq
 
 from surf2vec.tasks.export.without_users import count_users, list_named
 from surf2vec.tasks.registry import tracking
-from surf2vec.tasks.registry.releases import Version, list_versions, read_registry
+from surf2vec.tasks.registry.releases import Version
 from surf2vec.tasks.registry.tracking import Copy, Ownership
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, open_folder
 from surf2vec.tasks.release.release_reader import list_files
-from surf2vec.tasks.root.identity import has_registry
 from surf2vec.tasks.root.run import Root, current_generation, forget_releases, list_folders, open_scratch_folder
 from surf2vec.tasks.users.user_set import UserSet, search_file
 from surf2vec.trainer.errors import DamageError, SurfError
@@ -51,17 +50,8 @@ class Copies(Ownership):
     @cached_property
     def champion(self) -> Version | None:
         """The version that serves, if this root registered it."""
-        champion = read_registry(self.root, self.publish).champion
+        champion = self.registered.champion
         return champion if champion and self.owns_version(champion) else None
-
-    @cached_property
-    def versions(self) -> list[Version]:
-        """The versions of all models in the registry."""
-        return list_versions(self.uri) if has_registry(self.root, self.publish) else []
-
-    @cached_property
-    def logged(self) -> list[Copy]:
-        return tracking.list_copies(self.uri) if has_registry(self.root, self.publish) else []
 
     @cached_property
     def found_in(self) -> dict[Path, int]:
@@ -73,9 +63,9 @@ class Copies(Ownership):
         """The logged models that stay: id → the versions that others made of it, if any."""
         others = [version for version in self.versions if not self.owns_version(version)]
         used = {
-            copy.model_id: sorted(version.place for version in others if version.uses(copy)) for copy in self.logged
+            copy.model_id: sorted(version.place for version in others if version.uses(copy)) for copy in self.copies
         }
-        own_ids = {copy.model_id for copy in self.logged if self.owns_copy(copy)}
+        own_ids = {copy.model_id for copy in self.copies if self.owns_copy(copy)}
         return {model_id: places for model_id, places in used.items() if places or model_id not in own_ids}
 
     def search(self, copies: Sequence[Copy]) -> Iterator[tuple[Copy, int, int | None]]:
@@ -88,10 +78,8 @@ class Copies(Ownership):
         for copy in copies:
             is_ours, is_copy = self.owns_copy(copy), copy.tags.get("storage") == "copy"
             folder = known.get(copy.tags["manifest_sha256"]) if is_ours and copy.is_ready else None
-            if is_copy and folder:
-                yield copy, self.found_in[folder], read_json(folder / EXPORT_MANIFEST)["num_users"]
-            elif is_ours and is_copy:
-                yield copy, *self._search_copy(copy)
+            if is_ours and is_copy:
+                yield copy, *(self._search_export(folder) if folder else self._search_copy(copy))
             elif not is_ours:
                 try:
                     folder = Path(unquote(urlsplit(copy.tags.get("export_uri", "")).path))
@@ -100,7 +88,8 @@ class Copies(Ownership):
                     yield copy, 0, None
 
     def _search_export(self, folder: Path) -> tuple[int, int]:
-        return count_users(folder, self.wanted), read_json(folder / EXPORT_MANIFEST)["num_users"]
+        found = self.found_in[folder] if folder in self.found_in else count_users(folder, self.wanted)
+        return found, read_json(folder / EXPORT_MANIFEST)["num_users"]
 
     def _search_copy(self, copy: Copy) -> tuple[int, int]:
         """Read the files of a copy that may name users. An incomplete upload or removal counts as empty."""
@@ -132,7 +121,7 @@ def remove_releases(copies: Copies, on_event: OnEvent) -> list[str]:
     """
     exports = [folder for folder, found in copies.found_in.items() if found]
     digests = {digest_file(folder / EXPORT_MANIFEST) for folder in exports}
-    removable = [copy for copy in copies.logged if copy.model_id not in copies.kept]
+    removable = [copy for copy in copies.copies if copy.model_id not in copies.kept]
     digests |= {copy.tags["manifest_sha256"] for copy, found, _ in copies.search(removable) if found}
     removed = []
     for version in copies.versions:
@@ -166,13 +155,13 @@ def search_everywhere(copies: Copies) -> tuple[list[Place], list[Place]]:
     places += [_search_index(folder) for folder in exports]
     places += _search_store(root)
     others = []
-    for copy, found, rows in copies.search(copies.logged):
+    for copy, found, rows in copies.search(copies.copies):
         place: Place = {"place": f"registry: {copy.location}", "rows": rows or 0, "found": found}
         if copy.model_id in copies.kept:
             others.append(place | {"used_by": copies.kept[copy.model_id], "is_here": rows is not None})
         else:
             places.append(place)
-    folders = [copy.folder.resolve() for copy in copies.logged if copy.model_id in copies.kept and copy.folder]
+    folders = [copy.folder.resolve() for copy in copies.copies if copy.model_id in copies.kept and copy.folder]
     return [*places, _search_files(root, "mlartifacts", wanted, folders)], others
 
 

@@ -142,7 +142,7 @@ def _publish_without(copies: Copies, memory_bytes: int, on_event: OnEvent) -> di
     folder = root.export(champion.tags.get("release", "")) if champion else root.path
     if champion and folder not in copies.found_in:
         digest = champion.tags.get("manifest_sha256")
-        same = [one for one in copies.logged if one.tags["manifest_sha256"] == digest and copies.owns_copy(one)]
+        same = [one for one in copies.copies if one.tags["manifest_sha256"] == digest and copies.owns_copy(one)]
         if any(found for _, found, _ in copies.search(same)):  # the root lacks its export, the registry has it
             pull(f"models:/{champion.name}/{champion.number}", folder, copies.uri)
             copies = Copies(root, copies.publish, copies.wanted)

@@ -1,4 +1,4 @@
-"""The configuration of a run: one frozen model, for the form in Prefect's UI, the TOML file and `--set`."""
+"""The configuration of a run: one frozen model, for the form in Prefect's UI, the TOML file, `--set` and docs/settings.md."""
 
 import dataclasses
 import difflib
@@ -6,10 +6,11 @@ import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import ConfigDict, Field, GetPydanticSchema, TypeAdapter, ValidationError, model_validator
+from pydantic import ConfigDict, Field, GetPydanticSchema, ValidationError, model_validator
 from pydantic_core import core_schema
 
 from surf2vec.tasks.config import (
@@ -28,6 +29,8 @@ from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.system.units import parse_bytes
 from surf2vec.trainer.training.job import RESULT_NEUTRAL
 
+KINDS = {"integer": "integer", "number": "number", "boolean": "true, false", "array": "names", "string": "text"}
+SIGNS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 _NEUTRAL: Any = {
     "resources": True, "gate": True, "train": True, "publish": {"keep_releases", "with_state", "stores"},
 }  # fmt: skip
@@ -123,13 +126,12 @@ def load_config(file: Path | None, settings: Sequence[str], overrides: Mapping[s
 def parse_value(key: str, text: str) -> Any:
     """Returns the value in `--set key=text`: parsed as JSON if a number, boolean, null or list, else the text."""
     check_key(key)
-    schema = flat_schema()[key]
     try:
         value = json.loads(text)
     except ValueError:
         return text
-    types = {part.get("type", "string") for part in schema.get("anyOf", [schema])}
-    return text if types <= {"string", "null", "array"} and not isinstance(value, str | list | None) else value
+    is_text = set(all_settings()[key].types) <= {"string", "null", "array"}
+    return text if is_text and not isinstance(value, str | list | None) else value
 
 
 def set_value(values: dict[str, Any], key: str, value: Any) -> None:
@@ -151,7 +153,7 @@ def leaves(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 def check_key(key: str) -> None:
     """Raise ConfigError if the configuration lacks this dotted key. The message names similar keys."""
-    known = list(flat_schema())
+    known = list(all_settings())
     if key in known:
         return
     by_last_part = [name for name in known if name.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
@@ -160,15 +162,82 @@ def check_key(key: str) -> None:
     raise ConfigError(f"{key}: unknown setting; {hint}")
 
 
-def flat_schema() -> dict[str, dict[str, Any]]:
-    """Returns the JSON schema of every setting by its dotted key."""
-    schema = TypeAdapter(PipelineConfig).json_schema()
+@dataclass(frozen=True)
+class Setting:
+    """A setting. values: its choices, or its type and bounds; default: as JSON has it, None if there is none."""
 
-    def walk(node: dict[str, Any], prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        for name, child in node["properties"].items():
-            if reference := child.get("$ref", "").removeprefix("#/$defs/"):
-                yield from walk(schema["$defs"][reference], f"{prefix}{name}.")
-            else:
-                yield f"{prefix}{name}", child
+    name: str
+    default: Any
+    values: str
+    description: str
+    types: list[str]
 
-    return dict(walk(schema, ""))
+
+@dataclass(frozen=True)
+class SettingSection:
+    """The settings of a section, without those of the sections inside it. name: as in a TOML table; empty for the whole."""
+
+    name: str
+    title: str
+    description: str
+    settings: list[Setting]
+
+
+def list_sections(wanted: str | None = None) -> list[SettingSection]:
+    """Returns the sections in the order of a night; with `wanted` only that section and those inside it.
+
+    Raises ConfigError, with the names there are, if there is no such section.
+    """
+    whole = PipelineConfig.model_json_schema()
+    sections = list(_walk(whole, whole, "", "Run", "The run as a whole."))
+    found = [one for one in sections if wanted in (None, one.name) or one.name.startswith(f"{wanted}.")]
+    if not found:
+        raise ConfigError(f"there is no section {wanted!r}: take {', '.join(one.name for one in sections if one.name)}")
+    return found
+
+
+def all_settings() -> dict[str, Setting]:
+    """Returns every setting by its dotted key."""
+    return {setting.name: setting for section in list_sections() for setting in section.settings}
+
+
+def _walk(
+    whole: dict[str, Any], node: dict[str, Any], prefix: str, title: str, description: str
+) -> Iterator[SettingSection]:
+    settings, inner = [], []
+    for name, child in node["properties"].items():
+        if reference := child.get("$ref", "").removeprefix("#/$defs/"):
+            section = whole["$defs"][reference]
+            about = child.get("description", section.get("description", ""))  # the class's own where they are the same
+            inner.append((section, f"{prefix}{name}", child["title"], about))
+        else:
+            text = " ".join(child["description"].split())
+            types = [part.get("type", "string") for part in child.get("anyOf", [child])]
+            settings.append(Setting(f"{prefix}{name}", child.get("default"), _values(child), text, types))
+    yield SettingSection(prefix.removesuffix("."), title, description, settings)
+    for section, name, its_title, its_description in inner:
+        yield from _walk(whole, section, f"{name}.", its_title, its_description)
+
+
+def _values(child: dict[str, Any]) -> str:
+    """Returns the choices of a setting, or its type and bounds."""
+    one = next((part for part in child.get("anyOf", [child]) if part.get("type") != "null"), child)
+    if "enum" in one:
+        return " | ".join(map(str, one["enum"]))
+    bounds = [f"{sign} {_number(one[bound])}" for bound, sign in SIGNS.items() if bound in one]
+    return " ".join([KINDS[one.get("type", "string")], ", ".join(bounds)]).strip()
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else f"{value:g}"
+
+
+def as_toml(sections: list[SettingSection]) -> list[str]:
+    """Returns the lines of a TOML file with every setting at its default, all commented out, so that it changes nothing."""
+    lines = ["# Settings of surf2vec: take in a line by removing its first #, then `surf2vec run --config THIS-FILE`."]
+    for section in sections:
+        lines += ["", f"# {section.title}. {section.description}"] + ([f"[{section.name}]"] if section.name else [])
+        for setting in section.settings:
+            value = "..." if setting.default is None else json.dumps(setting.default, ensure_ascii=False)
+            lines += [f"# {setting.description} ({setting.values})", f"#{setting.name.rpartition('.')[2]} = {value}"]
+    return lines

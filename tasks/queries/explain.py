@@ -20,9 +20,9 @@ from surf2vec.tasks.ingest.sources import Catalog, events_files, read_catalog
 from surf2vec.tasks.queries.similar import find_history
 from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, open_folder
+from surf2vec.tasks.release.release_reader import user_hash
 from surf2vec.tasks.release.trail_sums import scale_of
 from surf2vec.tasks.root.run import Root
-from surf2vec.tasks.users.placement import user_hash
 from surf2vec.tasks.users.tombstones import read_tombstones
 from surf2vec.trainer.errors import InputError
 from surf2vec.trainer.store.tokens import Corpus, open_corpus

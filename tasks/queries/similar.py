@@ -7,8 +7,8 @@ import numpy as np
 
 from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST
 from surf2vec.tasks.release.folder import open_folder
+from surf2vec.tasks.release.release_reader import user_hash
 from surf2vec.tasks.root.run import Root
-from surf2vec.tasks.users.placement import user_hash
 from surf2vec.trainer.errors import InputError
 from surf2vec.trainer.store.tokens import Corpus, Histories, open_corpus
 

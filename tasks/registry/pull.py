@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 from surf2vec.tasks.export.without_users import count_users, erase_from_export
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.releases import Version
-from surf2vec.tasks.release.folder import EXPORT_MANIFEST, check_manifest, check_tables
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST, check_manifest, check_tables, leads_outside
 from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.users.tombstones import NOBODY, Tombstones
@@ -47,44 +47,53 @@ _MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<ver
 
 @dataclass
 class Fetcher:
-    """Copies files of releases out of a registry and checks them. Counts and reports their bytes, except those of manifests."""
+    """Copies files of releases out of a registry and checks them. Counts and reports their bytes, except those of manifests.
+
+    tag: of the version, with the folder of the files: its export or its state.
+    """
 
     tracking_uri: str
     on_event: OnEvent
+    tag: str = "export_path"
+    step: str = "pull"
     fetched_bytes: int = 0
 
-    def get_manifest(self, version: Version, target: Path) -> dict[str, Any]:
-        """Return the release's manifest and write it to `target`. Raises DamageError unless it is the registered one."""
-        _fetch(self.tracking_uri, version, EXPORT_MANIFEST, target)
-        what = f"{EXPORT_MANIFEST} of {version.place}"
-        if digest_file(target) != version.tags["manifest_sha256"]:
+    def get_manifest(self, version: Version, target: Path, digest_tag: str = "manifest_sha256") -> dict[str, Any]:
+        """Return the manifest and write it to `target`. Raises DamageError unless it is the registered one."""
+        _fetch(self.tracking_uri, version, EXPORT_MANIFEST, target, self.tag)
+        if digest_file(target) != version.tags[digest_tag]:
+            what = f"{version.tags[self.tag]}/{EXPORT_MANIFEST} of {version.place}"
             raise DamageError(f"{what} is not the one that was registered: its bytes were altered")
-        return check_manifest(read_json(target), what)
+        return read_json(target)  # type: ignore[no-any-return]
 
     def get(self, version: Version, name: str, about: dict[str, Any], target: Path) -> None:
         """Copy a file of the release to `target`, unless it is there. Raises DamageError with its name if it is corrupt."""
         if _is_complete(target, about):
             return
         arriving, what = target.with_name(f"{target.name}.part"), f"{name} of {version.place}"
-        source = _find_source(self.tracking_uri, version, name)
+        source = _find_source(self.tracking_uri, version, name, self.tag)
         if source and source.exists():
             _check(verify_size, source, about, what)  # before it is copied: it may be larger than the disk
-        _fetch(self.tracking_uri, version, name, arriving)
+        _fetch(self.tracking_uri, version, name, arriving, self.tag)
         _check(verify_file, arriving, about, what)
         os.replace(arriving, target)
         self.fetched_bytes += about["bytes"]
 
-    def get_all(self, version: Version, manifest: dict[str, Any], folder: Path, older: Path | None) -> None:
-        """Gather the files of a release in `folder`: link those that `older` has with the same bytes, and copy the rest."""
-        files, done_bytes = list_files(manifest), 0
-        total_bytes = sum(about["bytes"] for about in files.values())
+    def get_all(self, version: Version, files: dict[str, dict[str, Any]], folder: Path, older: Path | None) -> None:
+        """Gather files of a release in `folder`: link those that `older` has with the same bytes, and copy the rest.
+
+        Raises DamageError for a name that leads outside the folder.
+        """
+        total_bytes, done_bytes = sum(about["bytes"] for about in files.values()), 0
         for name, about in files.items():
+            if leads_outside(name):
+                raise DamageError(f"the manifest of {version.place} names {name!r}, which is outside its folder")
             target = folder / name
             if older and not _is_complete(target, about) and _is_complete(older / name, about):
                 take_over(older / name, target)
             self.get(version, name, about, target)
             done_bytes += about["bytes"]
-            progress = {"step": "pull", "done": done_bytes, "total": total_bytes, "unit": "bytes"}
+            progress = {"step": self.step, "done": done_bytes, "total": total_bytes, "unit": "bytes"}
             self.on_event("progress", progress)
 
 
@@ -102,14 +111,14 @@ def pull(
     fetcher = Fetcher(tracking_uri, on_event)
     with hold_folder(out, on_event) as gathered, tempfile.TemporaryDirectory(dir=gathered) as scratch:
         path, out_path = Path(scratch) / EXPORT_MANIFEST, out / EXPORT_MANIFEST
-        manifest = fetcher.get_manifest(version, path)
+        manifest = check_manifest(fetcher.get_manifest(version, path), f"{EXPORT_MANIFEST} of {version.place}")
         is_same = out_path.exists() and out_path.read_bytes() == path.read_bytes()
         is_complete = is_same and all(_is_complete(out / name, about) for name, about in list_files(manifest).items())
         num_forgotten = 0
         if is_complete and not _count_forgotten(out, forgotten):
             shutil.rmtree(gathered)  # the replaced folder, left by a pull that was killed after the exchange
         else:
-            fetcher.get_all(version, manifest, gathered, out)
+            fetcher.get_all(version, list_files(manifest), gathered, out)
             check_tables(gathered, manifest)
             shutil.copyfile(path, gathered / EXPORT_MANIFEST)
             if num_forgotten := _count_forgotten(gathered, forgotten):
@@ -164,13 +173,14 @@ def find_version(uri: str, tracking_uri: str) -> Version:
     return version
 
 
-def _fetch(tracking_uri: str, version: Version, name: str, target: Path) -> None:
+def _fetch(tracking_uri: str, version: Version, name: str, target: Path, tag: str) -> None:
     """Copy one file of the release to `target`: out of the registry, or from the folder that the version refers to."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    if "export_uri" not in version.tags or name == EXPORT_MANIFEST:
-        tracking.download_file(tracking_uri, version, f"{version.tags['export_path']}/{name}", target)
+    if "export_uri" not in version.tags or (tag == "export_path" and name == EXPORT_MANIFEST):
+        tracking.download_file(tracking_uri, version, f"{version.tags[tag]}/{name}", target)
         return
-    source = referenced_folder(version) / name
+    source = _find_source(tracking_uri, version, name, tag)
+    assert source is not None
     try:
         shutil.copyfile(source, target)
     except OSError as error:
@@ -183,12 +193,12 @@ def _fetch(tracking_uri: str, version: Version, name: str, target: Path) -> None
         ) from None
 
 
-def _find_source(tracking_uri: str, version: Version, name: str) -> Path | None:
+def _find_source(tracking_uri: str, version: Version, name: str, tag: str) -> Path | None:
     """Return where a file of the release is on this machine; None if only a server can read it."""
     if "export_uri" in version.tags:
-        return referenced_folder(version) / name
+        return referenced_folder(version) / ("" if tag == "export_path" else version.tags[tag]) / name
     folder = tracking.find_folder(tracking_uri, version)
-    return folder / version.tags["export_path"] / name if folder else None
+    return folder / version.tags[tag] / name if folder else None
 
 
 def _check(verify: Callable[[Path, dict[str, Any]], None], path: Path, about: dict[str, Any], what: str) -> None:
@@ -197,8 +207,7 @@ def _check(verify: Callable[[Path, dict[str, Any]], None], path: Path, about: di
         verify(path, about)
     except DamageError as error:
         raise DamageError(
-            f"{what} {str(error).removeprefix(f'{path} ')}; nothing was changed: pull another version, or register it again; "
-            "what was fetched whole is kept for the same command"
+            f"{what} {str(error).removeprefix(f'{path} ')}; nothing was changed: pull another version, or register it again"
         ) from None
 
 

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from surf2vec.tasks.export.vector_files import ITEM_BATCH_ROWS, ITEM_ROW_GROUP_ROWS, USER_ROW_GROUP_ROWS, write_rows
 from surf2vec.tasks.registry.pull import Fetcher, check_out, describe_pull, find_version, hold_folder, put_in_place
-from surf2vec.tasks.release.folder import EXPORT_MANIFEST, FORMAT_VERSION
-from surf2vec.tasks.release.release_reader import KEYS, token_of
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST, FORMAT_VERSION, check_manifest
+from surf2vec.tasks.release.release_reader import KEYS, list_files, token_of
 from surf2vec.tasks.users.tombstones import NOBODY, Tombstones
 from surf2vec.trainer.errors import InputError
 from surf2vec.trainer.events import OnEvent, ignore_event
@@ -53,8 +53,9 @@ def pull_since(
     with hold_folder(out, on_event) as gathered, tempfile.TemporaryDirectory(dir=gathered) as scratch:
         sides: list[tuple[Path, dict[str, Any]]] = []
         for version, folder in ((older, gathered / ".older"), (target, gathered / ".newer")):
-            manifest = fetcher.get_manifest(version, Path(scratch) / f"{folder.name}.json")
-            vectors = {name: manifest[name] for name in ("user_files", "item_files")}
+            found = fetcher.get_manifest(version, Path(scratch) / f"{folder.name}.json")
+            manifest = check_manifest(found, f"{EXPORT_MANIFEST} of {version.place}")
+            vectors = list_files({name: manifest[name] for name in ("user_files", "item_files")})
             fetcher.get_all(version, vectors, folder, sides[0][0] if sides else None)
             sides.append((folder, manifest))
         trail = {manifest["trail"]["file"]: manifest["trail"]} if "trail" in manifest else {}

@@ -28,9 +28,10 @@ from mlflow.types.schema import AnyType, Array
 from mlflow.utils.file_utils import local_file_uri_to_path
 
 from surf2vec.tasks.config import PublishConfig
-from surf2vec.tasks.registry.releases import Registered, Version, as_time, is_copied
+from surf2vec.tasks.registry import releases
+from surf2vec.tasks.registry.releases import Registered, Version, as_time, is_copied, read_registry
 from surf2vec.tasks.registry.version_tags import read_tags, store_tags
-from surf2vec.tasks.root.identity import ROOT_TAG, is_own_registry, read_root_id, registry_uri
+from surf2vec.tasks.root.identity import ROOT_TAG, has_registry, is_own_registry, read_root_id, registry_uri
 from surf2vec.tasks.root.run import Root, use_temporary_folder
 from surf2vec.trainer.system.files import sync_folder, sync_tree
 
@@ -66,7 +67,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Ownership:
-    """Decides which versions and logged models in a registry belong to this root. Only these may be changed or removed.
+    """What a root's registry has, read once, and which of it belongs to the root. Only that may be changed or removed.
 
     The tag `surf2vec_root` of a logged model or a version names the root that made it. A version copied from another version has
     the same tags but does not belong to the root.
@@ -82,6 +83,20 @@ class Ownership:
     @cached_property
     def root_id(self) -> str | None:
         return read_root_id(self.root)
+
+    @cached_property
+    def registered(self) -> Registered:
+        return read_registry(self.root, self.publish)
+
+    @cached_property
+    def versions(self) -> list[Version]:
+        """The versions of all models; none if nothing was ever registered."""
+        return releases.list_versions(self.uri) if has_registry(self.root, self.publish) else []
+
+    @cached_property
+    def copies(self) -> list[Copy]:
+        """The logged models of releases; none if nothing was ever registered."""
+        return list_copies(self.uri) if has_registry(self.root, self.publish) else []
 
     def owns_version(self, version: Version) -> bool:
         return not version.is_copied and self.root_id is not None and version.tags.get(ROOT_TAG) == self.root_id

@@ -121,7 +121,7 @@ class ReleaseReader:
         numbers = {name: number for number, name in enumerate(self.names)}
         wanted: dict[int, list[str]] = defaultdict(list)
         for user_id in user_ids:
-            number = numbers.get(f"part-{partition_of(user_id, self.manifest['partitions']):05d}.parquet")
+            number = numbers.get(f"part-{user_hash(user_id) % self.manifest['partitions']:05d}.parquet")
             if number is not None:
                 wanted[number].append(user_id)
         found = {}
@@ -137,11 +137,9 @@ class ReleaseReader:
 
     @cached_property
     def index(self) -> Any:
-        """The index of unit user vectors. Without faiss every user is compared."""
-        try:
-            import faiss
-        except ModuleNotFoundError:
-            return EveryUser(self)
+        """The index of unit user vectors."""
+        import faiss
+
         name, expected = self.manifest["index"]["file"], (self.first[-1], self.manifest["vector_size"])
         with self.opened(name) as path:
             try:
@@ -267,26 +265,6 @@ class Part:
         return self.read([group], ["user_id"])[group]["user_id"][0].as_py().encode()
 
 
-class EveryUser:
-    """Finds nearest users without an index: compares all, one part of the release after the other."""
-
-    def __init__(self, release: ReleaseReader) -> None:
-        self.release, self.ntotal = release, release.first[-1]
-
-    def search(self, units: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the cosines float32[n, k], highest first, and rows int64[n, k] of the users nearest to unit vectors [n, D]."""
-        best = np.full((len(units), k), -np.inf, np.float32), np.full((len(units), k), -1, np.int64)
-        for number, first in enumerate(self.release.first[:-1]):
-            part = self.release.part(number)
-            for group, table in part.read(list(range(part.metadata.num_row_groups)), [*VECTOR_COLUMNS]).items():
-                vectors = unit_rows(decode_vectors(table))
-                rows = np.broadcast_to(first + part.starts[group] + np.arange(len(vectors)), (len(units), len(vectors)))
-                found = np.hstack((best[0], units @ vectors.T)), np.hstack((best[1], rows))
-                order = np.argsort(-found[0], axis=1, kind="stable")[:, :k]
-                best = np.take_along_axis(found[0], order, axis=1), np.take_along_axis(found[1], order, axis=1)
-        return best
-
-
 def list_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return {path within the release: entry of the manifest} of all files but the manifest."""
     users = {f"user_vectors/{name}": about for name, about in manifest["user_files"].items()}
@@ -332,10 +310,9 @@ def as_bytes(user_id: str) -> bytes:
     return user_id.encode("utf-8", "surrogatepass")
 
 
-def partition_of(user_id: str, partitions: int) -> int:
-    """Return the micro-partition of a user: the low 64 bits of the id's md5, modulo `partitions`."""
-    digest = hashlib.md5(as_bytes(user_id), usedforsecurity=False).digest()
-    return int.from_bytes(digest[8:], "little") % partitions
+def user_hash(user_id: str) -> int:
+    """Return the hash that places a user: the low 64 bits of the id's md5, as DuckDB's md5_number_lower."""
+    return int.from_bytes(hashlib.md5(as_bytes(user_id), usedforsecurity=False).digest()[8:], "little")
 
 
 def unit_rows(vectors: np.ndarray) -> np.ndarray:

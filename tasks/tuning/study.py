@@ -35,8 +35,7 @@ from surf2vec.trainer.errors import ConfigError, ResourceError
 from surf2vec.trainer.system.files import digest_json, read_json, replace_file, write_manifest_json
 from surf2vec.trainer.training.job import RESULT_NEUTRAL
 
-_FORMAT_VERSION = 2
-_COPIED = ("num_users", "num_tokens", "num_held_out", "one_in")
+_FORMAT_VERSION = 3
 Setting = int | float
 Bounds = FloatDistribution | IntDistribution
 Space = dict[str, Bounds]
@@ -84,18 +83,14 @@ class Study:
         """`manifest`: that of the sample, with `one_in`, the users of the full corpus for each one in it."""
         self.root, self.search, self.space = root, search, space
         base = {name: value for name, value in dataclasses.asdict(search.train).items() if name not in RESULT_NEUTRAL}
-        identity = {
-            "format_version": _FORMAT_VERSION, "window_id": manifest["window_id"],
-            "one_in": manifest["one_in"], "base": base,
-            "bounds": {name: [bounds.low, bounds.high] for name, bounds in space.items()},
-        }  # fmt: skip
-        self.study_id = digest_json(identity)[:12]
-        self.path = root.path / "tune" / f"{self.study_id}.json"
-        created_at = datetime.now(UTC).isoformat(timespec="seconds")
-        begun = identity | {"study_id": self.study_id, "created_at": created_at, "trials": []}
-        self.record: dict[str, Any] = read_json(self.path) if self.path.exists() else begun
+        bounds = {name: [one.low, one.high] for name, one in space.items()}
+        identity = {"format_version": _FORMAT_VERSION, "base": base, "bounds": bounds}
+        identity |= {name: manifest[name] for name in ("window_id", "one_in")}
+        self.name = f"tune-{digest_json(identity)[:12]}"
+        self.path = root.path / "tune" / f"{self.name}.json"
+        self.record: dict[str, Any] = read_json(self.path) if self.path.exists() else identity | {"trials": []}
         self.trials: list[Trial] = self.record["trials"]
-        self.sample = {name: manifest[name] for name in _COPIED}
+        self.sample = {name: manifest[name] for name in ("num_users", "num_tokens", "num_held_out", "one_in")}
         self.uri = registry_uri(root, search.publish)
 
     @property
@@ -119,38 +114,34 @@ class Study:
     @cached_property
     def mlflow_run_id(self) -> str:
         """The MLflow run of the search; opened at the first use."""
-        params = {f"train.{name}": value for name, value in self.record["base"].items()} | self.sample
-        return self._open_run("", {"window_id": self.record["window_id"], "study_id": self.study_id}, params)
+        return self._open_run("", {"window_id": self.record["window_id"]}, self.record["base"], self.sample)
 
     def log_trials(self) -> None:
         """Log the trials that are not in MLflow yet, below the search's run."""
-        tags = {mlflow_runs.PARENT_TAG: self.mlflow_run_id, "study_id": self.study_id}
+        tags = {mlflow_runs.PARENT_TAG: self.mlflow_run_id}
         for number, trial in enumerate(self.trials, start=1):
             if "mlflow_run_id" not in trial:
-                params = {f"train.{name}": value for name, value in trial["config"].items()}
-                run_id = self._open_run(f"-{number:03d}", tags, params)
-                self._log_metrics(run_id, trial["metrics"], trial["ended_at_ms"])
-                mlflow_runs.end_run(self.uri, run_id, has_failed=trial["failure"] is not None)
+                run_id = self._open_run(f"-{number:03d}", tags, trial["config"], {})
+                self._end_run(run_id, trial["metrics"], trial["ended_at_ms"], trial["failure"] is not None)
                 trial["mlflow_run_id"] = run_id
                 write_manifest_json(self.path, self.record)
 
     def end_runs(self, result: dict[str, Any]) -> None:
         """Log the winner and the record to the search's run, and end it."""
-        metrics = {f"default_{name}": value for name, value in result["metrics"]["default"].items()}
-        self._log_metrics(self.mlflow_run_id, metrics | result["metrics"]["best"], self.trials[-1]["ended_at_ms"])
         mlflow_runs.log_files(self.uri, self.mlflow_run_id, [self.search.out], {"tune.json": self.record})
-        mlflow_runs.end_run(self.uri, self.mlflow_run_id)
+        metrics = {f"default_{name}": value for name, value in result["metrics"]["default"].items()}
+        self._end_run(self.mlflow_run_id, metrics | result["metrics"]["best"], self.trials[-1]["ended_at_ms"], False)
 
-    def _open_run(self, suffix: str, tags: dict[str, str], params: dict[str, Any]) -> str:
-        publish = self.search.publish
+    def _open_run(self, suffix: str, tags: dict[str, str], config: dict[str, Any], params: dict[str, Any]) -> str:
+        publish, params = self.search.publish, {f"train.{name}": value for name, value in config.items()} | params
         artifacts = self.root.artifacts if is_own_registry(self.root, publish) else None
-        tags = tags | {ROOT_TAG: claim_registry(self.root, publish)}
-        name = f"tune-{self.study_id}{suffix}"
-        return mlflow_runs.open_run(self.uri, artifacts, publish.experiment, name, tags, params)
+        tags = tags | {"study_id": self.name, ROOT_TAG: claim_registry(self.root, publish)}
+        return mlflow_runs.open_run(self.uri, artifacts, publish.experiment, f"{self.name}{suffix}", tags, params)
 
-    def _log_metrics(self, run_id: str, metrics: dict[str, float], at_ms: int) -> None:
+    def _end_run(self, run_id: str, metrics: dict[str, float], at_ms: int, has_failed: bool) -> None:
         points = [mlflow_runs.Metric(name, float(value), at_ms, 0) for name, value in metrics.items()]
         mlflow_runs.log_metrics(self.uri, run_id, points)
+        mlflow_runs.end_run(self.uri, run_id, has_failed)
 
 
 def write_config(study: Study, result: dict[str, Any]) -> None:
@@ -158,20 +149,14 @@ def write_config(study: Study, result: dict[str, Any]) -> None:
 
     Raises ResourceError if the file cannot be written.
     """
-    out, sample, metrics = study.search.out, result["sample"], result["metrics"]
-    rows = {"given, trial 1": metrics["default"], f"best, trial {result['best_trial']}": metrics["best"]}
+    out, sample, best = study.search.out, result["sample"], result["metrics"]["best"]
     lines = [
-        f"What `surf2vec tune` found best on {datetime.now(UTC):%Y-%m-%d} in {result['trials']} trials, by MRR, on a sample of",
-        f"corpus {study.record['window_id']}: one user in {sample['one_in']}, {sample['num_users']:,} in all, "
-        f"{sample['num_held_out']:,} of them held out.",
-        f"{'':<16}{'MRR':>8}{'hit@10':>8}{'hit@20':>8}{'seconds':>9}",
-        *(
-            f"{name:<16}{row['mrr']:>8.4f}{row['hit_at_10']:>8.4f}{row['hit_at_20']:>8.4f}{row['seconds']:>9.1f}"
-            for name, row in rows.items()
-        ),
-        f"made by: {mask_credentials(study.search.command)}",
+        f"Made on {datetime.now(UTC):%Y-%m-%d} by: {mask_credentials(study.search.command)}",
+        f"best, trial {result['best_trial']} of {result['trials']}: MRR {best['mrr']:.4f}, hit@10 {best['hit_at_10']:.4f}, "
+        f"in {best['seconds']:.1f} s, on one user in {sample['one_in']} of corpus {study.record['window_id']} "
+        f"({sample['num_users']:,} users)",
         result["verdict"],
-        "use it:  surf2vec run --config THIS-FILE, or put this table into a configuration of your own",
+        "Use it by `surf2vec run --config THIS-FILE`, or put this table into your own configuration.",
     ]
     # The command may contain characters that are not allowed in a TOML comment.
     header = ["# " + shown(line) for line in lines]

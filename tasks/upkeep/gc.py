@@ -10,7 +10,7 @@ release was removed runs anew if its command is given again.
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ from surf2vec.tasks.corpus.folder import newest_corpus
 from surf2vec.tasks.ingest.sources import find_orphans, read_catalog
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.promotion import rollback_targets
-from surf2vec.tasks.registry.releases import Registered, Version, list_versions, read_registry
+from surf2vec.tasks.registry.releases import Version
 from surf2vec.tasks.registry.tracking import Ownership
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
-from surf2vec.tasks.root.identity import find_record_uri, has_registry, is_own_registry, is_same_registry, registry_uri
+from surf2vec.tasks.root.identity import find_record_uri, is_own_registry, is_same_registry
 from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.run import (
     Root,
@@ -58,16 +58,34 @@ class Waste:
 
 @dataclass(frozen=True)
 class References(Ownership):
-    """All references: the records of runs, the versions of the model and of all models, and the releases that stay."""
+    """What refers to what: the records of runs, the versions in the registry, and the releases that stay."""
 
-    registered: Registered
-    records: dict[str, RunRecord]
-    versions: list[Version] = field(default_factory=list)
-    kept: set[str] = field(default_factory=set)
+    @cached_property
+    def records(self) -> dict[str, RunRecord]:
+        return {record.run_id: record for record in read_run_records(self.root)}
 
     @cached_property
     def newest_run(self) -> RunRecord | None:
         return max(self.records.values(), key=lambda record: record.created_at, default=None)
+
+    @cached_property
+    def kept(self) -> set[str]:
+        """The releases that stay. Raises InputError if runs registered to another registry."""
+        versions = [
+            version
+            for version in reversed(self.registered.versions)
+            if version.tags.get("release") in self.records and self.owns_version(version)
+        ]
+        for run_id, record in self.records.items():
+            if record.steps.registered and self.is_judged(run_id) and not versions:
+                raise InputError(
+                    f"run {run_id} registered a version of {self.publish.model_name}, of which the registry has none: nothing "
+                    "was removed; check --root and publish.tracking_uri"
+                )
+        newest = list(dict.fromkeys(version.tags["release"] for version in versions))[: self.publish.keep_releases]
+        named = set(self.registered.aliases.values()) | rollback_targets(self.registered)
+        kept = {*newest, *(version.tags["release"] for version in versions if version.number in named)}
+        return kept | ({self.newest_run.run_id} if self.newest_run else set())
 
     def is_judged(self, release: str) -> bool:
         """Returns whether this root registered the release in this registry, or was about to."""
@@ -103,12 +121,12 @@ def collect_garbage(
 ) -> dict[str, Any]:
     """Remove, or with `dry_run` only list, what nothing refers to. The caller holds the locks of root, aliases and store.
 
-    If it is killed, the same call continues. Raises InputError if the runs registered to another registry, ResourceError if the
-    registry cannot be reached, DamageError if a manifest cannot be read; nothing is removed then.
+    Run the same command to resume. Raises InputError if the runs registered to another registry, ResourceError if the registry
+    cannot be reached, DamageError if a manifest cannot be read; nothing is removed then.
     """
     started = time.monotonic()
-    references = open_references(root, publish)
-    wastes = list(find_waste(references))
+    references = References(root, publish)
+    kept, wastes = sorted(references.kept), list(find_waste(references))
     if not dry_run:
         removed = {Path(waste.place) for waste in wastes}
         run_ids = set()  # runs that lose their export, or the corpus that they need to finish
@@ -124,33 +142,9 @@ def collect_garbage(
         "dry_run": dry_run,
         "removed": [{"what": waste.what, "place": waste.place, "bytes": waste.bytes} for waste in wastes],
         "bytes": sum(waste.bytes for waste in wastes),
-        "kept_releases": sorted(references.kept),
+        "kept_releases": kept,
         "seconds": round(time.monotonic() - started, 3),
     }
-
-
-def open_references(root: Root, publish: PublishConfig) -> References:
-    """Returns all references, and the releases that stay. Raises InputError if runs registered to another registry."""
-    records = {record.run_id: record for record in read_run_records(root)}
-    everything = list_versions(registry_uri(root, publish)) if has_registry(root, publish) else []
-    references = References(root, publish, read_registry(root, publish), records, everything)
-    versions = [
-        version
-        for version in reversed(references.registered.versions)
-        if version.tags.get("release") in records and references.owns_version(version)
-    ]
-    for run_id, record in records.items():
-        if record.steps.registered and references.is_judged(run_id) and not versions:
-            raise InputError(
-                f"run {run_id} registered a version of {publish.model_name}, of which the registry has none: nothing was "
-                "removed; check --root and publish.tracking_uri"
-            )
-    releases = list(dict.fromkeys(version.tags["release"] for version in versions))
-    named = set(references.registered.aliases.values()) | rollback_targets(references.registered)
-    references.kept.update(releases[: publish.keep_releases])
-    references.kept.update(version.tags["release"] for version in versions if version.number in named)
-    references.kept.update({references.newest_run.run_id} if references.newest_run else ())
-    return references
 
 
 def find_waste(references: References) -> Iterator[Waste]:
@@ -192,7 +186,7 @@ def _find_copies(references: References, to_keep: list[Version]) -> Iterator[Was
     digests = {version.tags.get("manifest_sha256") for version in to_keep}
     for folder in root.exports():
         digests |= set() if references.may_remove(folder.name) else {digest_file(folder / EXPORT_MANIFEST)}
-    for copy in tracking.list_copies(references.uri):
+    for copy in references.copies:
         is_needed = copy.tags["manifest_sha256"] in digests or any(version.uses(copy) for version in to_keep)
         if references.owns_copy(copy) and not is_needed and copy.folder:
             remove = partial(tracking.delete_model, references.uri, copy.model_id)

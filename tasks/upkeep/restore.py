@@ -16,13 +16,13 @@ from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST, open_building_folders
 from surf2vec.tasks.corpus.folder import publish as publish_corpus
 from surf2vec.tasks.ingest.sources import Catalog, read_catalog
-from surf2vec.tasks.registry import mlflow_runs, tracking
+from surf2vec.tasks.registry import mlflow_runs
 from surf2vec.tasks.registry.faults import TAG_PATH, TAG_SHA256
 from surf2vec.tasks.registry.publish import publish_release
-from surf2vec.tasks.registry.pull import find_version, pull, referenced_folder
-from surf2vec.tasks.registry.release_state import FOLDER, FORMAT_VERSION, STATE_MANIFEST
+from surf2vec.tasks.registry.pull import Fetcher, find_version, pull, referenced_folder
+from surf2vec.tasks.registry.release_state import FORMAT_VERSION, STATE_MANIFEST
 from surf2vec.tasks.registry.releases import Version
-from surf2vec.tasks.release.folder import EXPORT_MANIFEST, leads_outside
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.report.report import write_report
 from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.root.identity import read_root_id, registry_uri, remember_registry
@@ -37,9 +37,7 @@ from surf2vec.trainer.store.tokens import partition_name
 from surf2vec.trainer.store.writer import remove_unreferenced
 from surf2vec.trainer.system.files import (
     describe_file,
-    digest_file,
     link_file,
-    read_json,
     sync_files,
     sync_folder,
     verify_file,
@@ -119,46 +117,20 @@ def _check_root(root: Root, release: str) -> None:
 
 def _fetch_state(tracking_uri: str, version: Version, folder: Path, on_event: OnEvent) -> dict[str, Any]:
     """Fetch the state into the folder and check every file. Returns its manifest."""
-    place = version.place
     if TAG_SHA256 not in version.tags:
         raise InputError(
-            f"{place} carries no state: it was registered with publish.with_state=false, by an earlier version, or after its "
-            "generation was gone; name another version"
+            f"{version.place} carries no state: it was registered with publish.with_state=false, by an earlier version, or after "
+            "its generation was gone; name another version"
         )
-    _fetch(tracking_uri, version, STATE_MANIFEST, folder)
-    if digest_file(folder / STATE_MANIFEST) != version.tags[TAG_SHA256]:
-        raise DamageError(
-            f"{FOLDER}/{STATE_MANIFEST} of {place} is not the one that was registered: its bytes were altered"
-        )
-    manifest = read_json(folder / STATE_MANIFEST)
+    fetcher = Fetcher(tracking_uri, on_event, TAG_PATH, "restore")
+    manifest = fetcher.get_manifest(version, folder / STATE_MANIFEST, TAG_SHA256)
     if (found := manifest["format_version"]) != FORMAT_VERSION:
         raise InputError(
-            f"the state of {place} is of format {found}, not {FORMAT_VERSION}: use the version that made it"
+            f"the state of {version.place} is of format {found}, not {FORMAT_VERSION}: use the version that made it"
         )
-    total_bytes, done_bytes = sum(about["bytes"] for about in manifest["files"].values()), 0
-    for name, about in manifest["files"].items():
-        if leads_outside(name):
-            raise DamageError(f"the state of {place} names the file {name!r}, which is outside its folder")
-        _fetch(tracking_uri, version, name, folder)
-        try:
-            verify_file(folder / name, about)
-        except DamageError as error:
-            raise DamageError(f"{FOLDER}/{name} of {place} {str(error).removeprefix(f'{folder / name} ')}") from None
-        done_bytes += about["bytes"]
-        on_event("progress", {"step": "restore", "done": done_bytes, "total": total_bytes, "unit": "bytes"})
+    older = referenced_folder(version) / version.tags[TAG_PATH] if "export_uri" in version.tags else None
+    fetcher.get_all(version, manifest["files"], folder, older)
     return manifest
-
-
-def _fetch(tracking_uri: str, version: Version, name: str, folder: Path) -> None:
-    target, path = folder / name, f"{version.tags[TAG_PATH]}/{name}"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if "export_uri" not in version.tags:
-        tracking.download_file(tracking_uri, version, path, target)
-        return
-    source = referenced_folder(version) / path
-    if not source.exists():
-        raise DamageError(f"{source} is missing: put that file back, or name another version")
-    link_file(source, target)
 
 
 def _restore_corpus(root: Root, scratch: Path, manifest: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
-"""The hash that assigns users to micro-partitions, and the user order of events files and corpora."""
+"""The order of users in events files and corpora."""
 
-import hashlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,11 +7,6 @@ import pyarrow as pa
 
 if TYPE_CHECKING:
     import duckdb
-
-
-def user_hash(user_id: str) -> int:
-    """Return the hash that places a user: the low 64 bits of the id's md5, as DuckDB's md5_number_lower."""
-    return int.from_bytes(hashlib.md5(user_id.encode(), usedforsecurity=False).digest()[8:], "little")
 
 
 def place_users(con: "duckdb.DuckDBPyConnection", user_ids: pa.Array, partitions: int) -> pa.Table:

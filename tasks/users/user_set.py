@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from surf2vec.tasks.users.placement import user_hash
+from surf2vec.tasks.release.release_reader import user_hash
 from surf2vec.tasks.users.tombstones import Tombstones
 
 BATCH_ROWS = 1 << 18

@@ -110,21 +110,6 @@ def test_similar_and_the_serving_model_find_what_brute_force_finds(root: Root, u
     assert row["items"] == ranked[:5]
 
 
-def test_the_settings_of_the_search_are_the_manifests(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = root.export("r1")
-    manifest = read_json(folder / "manifest.json")
-    assert load(folder).release.index.nprobe == manifest["index"]["nprobe"]
-    model = load(folder)
-    model.manifest["index"]["nprobe"] = 1
-    assert model.release.index.nprobe == 1
-    everybody = similar_users(root, folder, "user-7", k=1000)["neighbours"]
-    monkeypatch.setattr(
-        "surf2vec.tasks.release.folder.read_json", lambda path: manifest | {"index": manifest["index"] | {"nprobe": 1}}
-    )
-    few = similar_users(root, folder, "user-7", k=1000)["neighbours"]
-    assert 0 < len(few) < len(everybody)  # one list has not so many
-
-
 def test_word2vec_the_map_and_doctor_read_it(root: Root, tmp_path: Path) -> None:
     folder = root.export("r1")
     stored = read_stored(folder)

@@ -92,16 +92,6 @@ def test_a_failure_half_way_leaves_the_old_export_and_nothing_else(tmp_path: Pat
     assert bytes_of(tmp_path) == before
 
 
-def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    leftover = root.export(".r1.new.tmp") / "user_vectors"
-    leftover.mkdir(parents=True)
-    (leftover / "part-00099.parquet").write_bytes(b"half")
-    folder = make_release(root)
-    assert not (folder / "user_vectors" / "part-00099.parquet").exists()
-    assert [path.name for path in (tmp_path / "export").iterdir()] == ["r1"]
-
-
 def test_vectors_of_another_corpus_are_refused(tmp_path: Path) -> None:
     root = Root(tmp_path)
     corpus_dir = make_corpus(root)
@@ -125,14 +115,6 @@ def test_a_full_disk_is_told_with_the_numbers(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(ResourceError, match=r"needs about 0\.00 GB but the disk .* has 0\.00 GB free"):
         make_release(Root(tmp_path))
     assert list((tmp_path / "export").iterdir()) == []
-
-
-def test_the_disk_must_hold_what_is_stored_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=64_000))
-    with pytest.raises(ResourceError, match=r"needs about 0\.00 GB but the disk"):
-        make_release(Root(tmp_path / "full"), num_users=700)
-    folder = make_release(Root(tmp_path / "bytes"), num_users=700, dtype="int8")
-    assert folder.exists()
 
 
 def test_a_place_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
@@ -159,11 +141,6 @@ def test_the_index_finds_what_brute_force_finds(tmp_path: Path) -> None:
     np.testing.assert_allclose(scores, np.take_along_axis(cosines, rows, axis=1), atol=1e-3)
     np.testing.assert_allclose(scores, -np.sort(-cosines, axis=1)[:, :11], atol=1e-3)
     np.testing.assert_array_equal(rows[:, 0], np.arange(len(units)))
-
-
-def test_unit_rows_keep_rows_of_zeros() -> None:
-    units = unit_rows(np.array([[3, 4], [0, 0]], np.float32))
-    np.testing.assert_allclose(units, [[0.6, 0.8], [0, 0]], rtol=1e-6)
 
 
 @pytest.mark.slow

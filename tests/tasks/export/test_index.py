@@ -140,16 +140,6 @@ def test_small_tables_can_be_quantised_too(num_rows: int, capfd: pytest.CaptureF
     assert capfd.readouterr().err == ""
 
 
-def test_adding_batch_by_batch_is_adding_at_once() -> None:
-    units = draw_units(300)
-    plan = plan_index(300, 16, GB, 1000)
-    whole, parts = (build_index(plan, 300, 16, reader(units, batch))[0] for batch in (300, 63))
-    np.testing.assert_array_equal(faiss.serialize_index(whole), faiss.serialize_index(parts))
-    plain = faiss.IndexScalarQuantizer(16, faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
-    plain.add(units)
-    np.testing.assert_array_equal(faiss.serialize_index(whole), faiss.serialize_index(plain))
-
-
 def test_unit_rows_keep_rows_of_zeros() -> None:
     units = unit_rows(np.array([[3, 4], [0, 0]], np.float32))
     np.testing.assert_allclose(units, [[0.6, 0.8], [0, 0]], rtol=1e-6)

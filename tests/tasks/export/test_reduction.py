@@ -35,25 +35,6 @@ def test_the_projection_is_orthonormal_and_keeps_what_it_says(seed: int, size: i
     assert kept >= ((vectors @ other) ** 2).sum() / (vectors**2).sum() - 1e-6  # no other keeps more
 
 
-def test_dot_products_of_users_in_few_directions_outlive_it() -> None:
-    rng = np.random.default_rng(0)
-    users = (rng.standard_normal((500, 3)) @ rng.standard_normal((3, 20))).astype(np.float32)
-    items = rng.standard_normal((40, 20)).astype(np.float32)  # anywhere
-    projection, kept = fit(users, 3)
-    assert kept == pytest.approx(1)
-    np.testing.assert_allclose(project(users, projection) @ project(items, projection).T, users @ items.T, atol=1e-3)
-
-
-def test_adding_in_parts_is_adding_at_once_and_gives_the_same_bits_again() -> None:
-    vectors = np.random.default_rng(0).standard_normal((20_000, 8), np.float32)
-    whole, parts = SecondMoment(8), SecondMoment(8)
-    whole.add(vectors)
-    for part in np.split(vectors, [100, 9000]):
-        parts.add(part)
-    np.testing.assert_allclose(parts.total, whole.total, rtol=1e-12, atol=1e-9)
-    assert fit(vectors, 5)[0].tobytes() == fit(vectors, 5)[0].tobytes()
-
-
 def test_a_rows_bits_do_not_hang_on_how_many_whole_blocks_are_given() -> None:
     vectors = np.random.default_rng(0).standard_normal((20_000, 9), np.float32)
     projection, _ = fit(vectors, 4)
@@ -63,12 +44,6 @@ def test_a_rows_bits_do_not_hang_on_how_many_whole_blocks_are_given() -> None:
     )
     assert project(vectors, None) is vectors
     assert project(vectors[:0], projection).shape == (0, 4)
-
-
-def test_users_of_zeros_do_not_divide_by_zero() -> None:
-    projection, kept = fit(np.zeros((3, 4), np.float32), 2)
-    assert np.isfinite(projection).all()
-    assert kept == 0
 
 
 def test_the_file_comes_back_and_a_damaged_one_is_named(tmp_path: Path) -> None:

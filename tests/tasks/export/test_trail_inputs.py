@@ -68,15 +68,6 @@ def test_a_release_of_the_trail_alone(tmp_path: Path) -> None:
         np.testing.assert_allclose(renewed, last, rtol=1e-4, atol=1e-5)
 
 
-def test_in_a_reduced_release_the_pages_make_the_whole_vector(root: Root) -> None:
-    whole, reduced = (open_folder(root.export(name)).trail_sums for name in ("whole", "reduced"))
-    projection = np.load(root.export("reduced") / "projection.npy")
-    pages = list(histories_of(root).values())
-    trail, _ = whole.renew(np.zeros((len(pages), 16), np.float32), pages)
-    found, _ = reduced.renew(np.ones((len(pages), 10), np.float32), pages)
-    np.testing.assert_allclose(found, trail @ projection, rtol=1e-4, atol=1e-5)
-
-
 def test_it_stays_when_a_user_is_forgotten(root: Root, tmp_path: Path) -> None:
     erased = erase_from_export(root.export("whole"), want_users(["user-3"]), MEMORY_BYTES, {}, tmp_path / "out")
     assert erased["trail"] == open_folder(root.export("whole")).manifest["trail"]

@@ -93,8 +93,3 @@ def test_vectors_of_another_shape_are_refused() -> None:
     for shape in ((2, 3), (1, 2), (1, 4), (3,)):
         with pytest.raises(ValueError, match=r"vectors of shape .* are given, where the pages need \(1, 3\)"):
             SUMS.renew(np.zeros(shape, np.float32), [["/a"]])
-
-
-def test_a_release_without_a_trail_is_told() -> None:
-    with pytest.raises(ValueError, match="release r0 cannot sum up pages: its vectors have no trail"):
-        TrailSums.of_release({"release": "r0"}, [], np.zeros((0, 2), np.float32))

@@ -49,10 +49,6 @@ def test_rows_go_and_counts_follow(root: Root) -> None:
     assert erase_from_corpus(root, old, find_rows(old, want_users(GOING))).folder == new.folder
 
 
-def test_nobody_is_found_where_nobody_is(root: Root) -> None:
-    assert find_rows(open_corpus(root.corpus("old")), want_users(["stranger"])) == {}
-
-
 def test_a_damaged_corpus_is_refused(root: Root) -> None:
     old = open_corpus(root.corpus("old"))
     rows = find_rows(old, want_users(GOING))

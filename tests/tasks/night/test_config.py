@@ -1,12 +1,20 @@
-"""The configuration: what --set reaches, and what is refused, with the way out."""
+"""The configuration: what --set reaches, what is refused, with the way out; and that `surf2vec settings` lists all of it."""
 
 import json
+import tomllib
 from pathlib import Path
 
 import duckdb
 import pytest
 
-from surf2vec.tasks.night.config import PipelineConfig, flat_schema, load_config
+from surf2vec.tasks.night.config import (
+    DEFAULT_CONFIG,
+    PipelineConfig,
+    all_settings,
+    as_toml,
+    list_sections,
+    load_config,
+)
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError
 
@@ -21,7 +29,7 @@ def test_every_default_is_reached_by_set_and_comes_back_the_same() -> None:
             node = node[part]
         return node
 
-    settings = [f"{key}={json.dumps(at(key))}" for key in flat_schema()]
+    settings = [f"{key}={json.dumps(at(key))}" for key in all_settings()]
     assert load_config(None, settings) == PipelineConfig()
 
 
@@ -73,7 +81,7 @@ def test_bad_settings_are_refused_by_name(setting: str, message: str) -> None:
 
 
 def test_there_are_few_settings() -> None:
-    assert len(flat_schema()) <= 60
+    assert len(all_settings()) <= 60
 
 
 def test_the_learning_rate_falls_to_a_tenth_and_the_trainers_own_values_are_kept() -> None:
@@ -100,13 +108,42 @@ def test_resources_do_not_say_what_a_run_makes() -> None:
     assert load_config(None, ["train.seed=2"]).outcome_settings() != one.outcome_settings()
 
 
-def test_every_setting_says_what_it_is() -> None:
-    for key, schema in flat_schema().items():
-        assert schema.get("title"), key
-        assert schema.get("description", "").endswith((".", "!")), key
+def test_every_setting_says_what_it_is_and_takes() -> None:
+    for setting in all_settings().values():
+        assert setting.description.endswith((".", "!")), setting
+        assert setting.values, setting
 
 
 def test_checking_a_time_format_leaves_the_callers_connection_alone() -> None:
     """In a notebook `duckdb.sql` has to work after a configuration was read."""
     load_config(None, ['ingest.time_format=["%d.%m.%Y"]'])
     assert duckdb.sql("select 1").fetchall() == [(1,)]
+
+
+def test_a_section_brings_those_inside_it() -> None:
+    assert [section.name for section in list_sections("ingest")] == ["ingest", "ingest.columns"]
+    assert [setting.name for setting in list_sections("evaluate")[0].settings] == ["evaluate.max_users"]
+    assert list_sections("evaluate")[0].settings[0].values == "integer ≥ 0"
+    with pytest.raises(ConfigError, match="no section 'nope': take ingest, ingest.columns, store, train"):
+        list_sections("nope")
+
+
+def test_the_file_changes_nothing_until_a_line_is_taken_in(tmp_path: Path) -> None:
+    lines, path = as_toml(list_sections()), tmp_path / "night.toml"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    assert load_config(path, []) == DEFAULT_CONFIG
+    path.write_text(
+        "\n".join("epochs = 7" if line.startswith("#epochs = 20") else line for line in lines), encoding="utf-8"
+    )
+    assert load_config(path, []).train.epochs == 7
+
+
+def test_every_line_that_has_a_default_is_taken_in_as_it_is(tmp_path: Path) -> None:
+    taken = [
+        line.removeprefix("#") if line[:2] not in ("# ", "") and not line.endswith("= ...") else line
+        for line in as_toml(list_sections())
+    ]
+    path = tmp_path / "all.toml"
+    path.write_text("\n".join(taken), encoding="utf-8")
+    assert tomllib.loads("\n".join(taken))["export"] == {"dtype": "float32"}
+    assert load_config(path, []) == DEFAULT_CONFIG

@@ -277,21 +277,6 @@ def test_the_files_import_nothing_of_ours() -> None:
         }, path  # fmt: skip
 
 
-def test_without_faiss_every_user_is_compared(
-    export_dir: Path, users: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = [*list(users)[:20], "a stranger"]
-    expected = ask(load(export_dir), asked, k=7)
-    monkeypatch.setitem(sys.modules, "faiss", None)  # an import then raises ModuleNotFoundError
-    found = ask(load(export_dir), asked, k=7)
-    for name in ("neighbours", "scores"):
-        for one, other in zip(found[name], expected[name], strict=True):
-            if name == "scores" and other is not None:
-                np.testing.assert_allclose(one, other, atol=2e-3)  # the index has float16
-            else:
-                assert one == other if one is None or name != "neighbours" else set(one) == set(other)
-
-
 def test_seen_items_are_left_out_where_asked(model: Any, users: dict[str, np.ndarray], export_dir: Path) -> None:
     names, (urls, _) = list(users)[:3], read_items(export_dir)
     ids = [names[0], "a stranger", names[1], names[2]]

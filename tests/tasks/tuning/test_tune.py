@@ -57,7 +57,7 @@ def messages(lines: list[str]) -> Any:
 
 
 def record_of(root: Root) -> dict[str, Any]:
-    [path] = (root.path / "tune").glob("*.json")
+    [path] = (root.path / "tune").glob("tune-*.json")
     return json.loads(path.read_text())
 
 
@@ -112,15 +112,6 @@ def test_each_trial_is_a_run_below_that_of_the_search(root: Root) -> None:
     assert parent.info.status == "FINISHED"
     assert parent.data.metrics["mrr"] == max(mrr for _, mrr in tried(root))
     assert parent.data.metrics["default_mrr"] == tried(root)[0][1]
-
-
-def test_no_user_id_leaves_the_corpus(root: Root) -> None:
-    lines: list[str] = []
-    tune(root, WINDOW, ask(root, 2), messages(lines))
-    written = [path for path in root.path.rglob("*") if path.is_file() and root.path / "corpus" not in path.parents]
-    assert len(written) >= 5
-    assert not [path for path in written if b"user-1" in path.read_bytes()]
-    assert "user-1" not in "".join(lines)
 
 
 @pytest.mark.slow
@@ -199,47 +190,41 @@ def test_no_trial_begins_after_the_seconds_but_the_first(root: Root) -> None:
     assert vars(load_config(root.path / "tuned.toml", []).train) == vars(TRAIN)
 
 
-@pytest.mark.parametrize(("share", "one_in"), [(1.0, 1), (0.6, 2), (0.25, 4), (0.1, 10)])
-def test_the_sample_has_the_share_asked_for(share: float, one_in: int) -> None:
+@pytest.mark.parametrize(
+    ("num_users", "share", "one_in"),
+    [(2500, 1.0, 1), (2500, 0.6, 2), (2500, 0.25, 4), (2500, 0.1, 10), (1000, 0.1, 4), (100, 1e-9, 1)],
+)
+def test_the_sample_has_the_share_asked_for_or_enough_users(num_users: int, share: float, one_in: int) -> None:
     lines: list[str] = []
-    assert choose_share(2500, share, messages(lines)) == one_in
-    assert lines == []
+    assert choose_share(num_users, share, messages(lines)) == one_in
+    assert ["fewer than 250 users" in line for line in lines] == ([] if num_users == 2500 else [True])
 
 
-def test_the_sample_grows_until_it_has_enough_users() -> None:
-    lines: list[str] = []
-    assert choose_share(1000, 0.1, messages(lines)) == 4
-    assert "the sample grew from one user in 10 to one in 4: fewer than 250 users" in lines[0]
-    assert choose_share(100, 1e-9) == 1
-
-
-def test_without_a_second_page_nothing_can_be_compared(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    write_corpus(root.corpus(WINDOW), {"a": [1], "b": [2], "c": [1, 1]}, partitions=8)
+def test_a_wrong_call_is_refused_before_the_search(tmp_path: Path) -> None:
+    for sample in (0.0, -1.0, 1.01, float("nan")):
+        with pytest.raises(ConfigError, match="above 0 and at most 1"):
+            ask(Root(tmp_path), sample=sample)
+    with pytest.raises(InputError, match="give --logs, or run `surf2vec run` first"):
+        newest_corpus(Root(tmp_path))
+    write_corpus(Root(tmp_path).corpus(WINDOW), {"a": [1], "b": [2], "c": [1, 1]}, partitions=8)
     with pytest.raises(InputError, match="no user of corpus .* has a second page"):
-        tune(root, WINDOW, ask(root))
-
-
-@pytest.mark.parametrize("sample", [0.0, -1.0, 1.01, float("nan")])
-def test_a_share_that_is_none_is_refused(sample: float, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="above 0 and at most 1"):
-        ask(Root(tmp_path), sample=sample)
-
-
-def test_a_file_that_cannot_be_written_is_refused_before_the_search(tmp_path: Path) -> None:
+        tune(Root(tmp_path), WINDOW, ask(Root(tmp_path)))
     (tmp_path / "file").write_text("")
     for out, error in (("x.csv", ConfigError), (".", ConfigError), ("file/x.toml", ResourceError)):
         with pytest.raises(error, match="--out"):
             ask(Root(tmp_path), out=tmp_path / out)
 
 
-def test_odd_characters_and_passwords_of_the_command_make_a_valid_file(root: Root) -> None:
+def test_odd_characters_passwords_and_user_ids_stay_out_of_the_file(root: Root) -> None:
     command = "surf2vec tune --logs 'a\nb\x07\udcff' --set publish.tracking_uri=http://me:hunter2@mlflow.example"
     tune(root, WINDOW, ask(root, 1, command=command))
     assert load_config(root.path / "tuned.toml", []).train == TRAIN
     text = (root.path / "tuned.toml").read_text()
     assert r"'a\nb\x07\udcff'" in text
     assert "hunter2" not in text
+    written = [path for path in root.path.rglob("*") if path.is_file() and root.path / "corpus" not in path.parents]
+    assert len(written) >= 5
+    assert not [path for path in written if b"user-1" in path.read_bytes()]
 
 
 def test_with_logs_the_corpus_is_made_as_a_night_makes_it_and_else_the_newest_is_taken(
@@ -266,11 +251,6 @@ def test_with_logs_the_corpus_is_made_as_a_night_makes_it_and_else_the_newest_is
         assert search_settings(root.path, logs, ask(root, 1), *work)["trials"] == 1
     assert (corpus / "manifest.json").stat().st_mtime_ns == built_at
     assert len(runs_of(root)) == 2
-
-
-def test_a_root_without_a_corpus_says_where_one_comes_from(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="give --logs, or run `surf2vec run` first"):
-        newest_corpus(Root(tmp_path))
 
 
 @pytest.mark.slow

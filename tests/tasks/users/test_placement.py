@@ -5,7 +5,8 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from surf2vec.tasks.users.placement import place_users, user_hash
+from surf2vec.tasks.release.release_reader import user_hash
+from surf2vec.tasks.users.placement import place_users
 
 
 def test_the_hash_is_the_lower_half_of_md5() -> None:

@@ -66,8 +66,13 @@ def test_the_variable_must_be_there(
         take_in(tmp_path / "root", log, user_key_env="USER_KEY")
 
 
-def test_another_key_is_refused(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_key_and_none_are_refused(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     take_in(tmp_path / "root", log, user_key_env="USER_KEY")
+    with pytest.raises(ConfigError, match=r"has pseudonyms.*--set ingest\.user_key_env=NAME"):
+        take_in(tmp_path / "root", log)
+    take_in(tmp_path / "raw", log)
+    with pytest.raises(ConfigError, match="has raw user ids"):
+        take_in(tmp_path / "raw", log, user_key_env="USER_KEY")
     monkeypatch.setenv("USER_KEY", "another key")
     for call in (
         lambda: take_in(tmp_path / "root", log, user_key_env="USER_KEY"),
@@ -76,22 +81,3 @@ def test_another_key_is_refused(tmp_path: Path, log: Path, monkeypatch: pytest.M
         with pytest.raises(ConfigError, match="is not the one that .* was made with") as caught:
             call()
         assert "another key" not in str(caught.value)
-
-
-def test_no_key_is_refused_where_there_are_pseudonyms(tmp_path: Path, log: Path) -> None:
-    take_in(tmp_path / "root", log, user_key_env="USER_KEY")
-    with pytest.raises(ConfigError, match=r"has pseudonyms.*--set ingest\.user_key_env=NAME"):
-        take_in(tmp_path / "root", log)
-
-
-def test_a_key_is_refused_where_there_are_raw_ids(tmp_path: Path, log: Path) -> None:
-    take_in(tmp_path / "root", log)
-    with pytest.raises(ConfigError, match="has raw user ids"):
-        take_in(tmp_path / "root", log, user_key_env="USER_KEY")
-    assert read_user_key(Root(tmp_path / "root"), IngestConfig()) is None
-
-
-def test_fingerprints_tell_keys_apart() -> None:
-    assert len({fingerprint(key) for key in (b"a", b"b", b"ab", b"")}) == 4
-    assert fingerprint(b"a") == fingerprint(b"a")
-    assert len(fingerprint(b"a")) == 16

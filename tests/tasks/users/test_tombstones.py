@@ -45,14 +45,6 @@ def test_who_was_forgotten_is_known_and_not_named(tmp_path: Path) -> None:
     assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in (FILE, KEY_FILE)] == [0o600, 0o600]
 
 
-def test_keys_of_two_roots_differ(tmp_path: Path) -> None:
-    roots = [Root(tmp_path / name) for name in "ab"]
-    for root in roots:
-        root.path.mkdir()
-        add_tombstones(root, ["ann"])
-    assert read_tombstones(roots[0]).days.keys().isdisjoint(read_tombstones(roots[1]).days)
-
-
 def test_a_copy_honours_the_same(tmp_path: Path) -> None:
     root, other = Root(tmp_path), Root(tmp_path / "other")
     other.path.mkdir()

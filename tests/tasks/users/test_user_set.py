@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from surf2vec.tasks.users.placement import user_hash
+from surf2vec.tasks.release.release_reader import user_hash
 from surf2vec.tasks.users.pseudonyms import keyed_digest
 from surf2vec.tasks.users.tombstones import Tombstones
 from surf2vec.tasks.users.user_set import search_file, want_forgotten, want_users
