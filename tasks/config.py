@@ -167,7 +167,7 @@ class EvaluateConfig(Section):
 class ExportConfig(Section):
     """How the vectors of a release are stored."""
 
-    pca_dim: int | None = Field(None, title="Numbers a vector", ge=1)
+    pca_dim: int | None = Field(None, title="Dimensions", ge=1)
     """Reduce users and items to this many dimensions, fewer than train.vector_size; by default all."""
     dtype: Literal["float32", "float16", "int8"] = Field("float32", title="Stored as")
     """Data type of user vectors on disk; int8 has a scale per row. Items are float32."""

@@ -3,7 +3,10 @@ names a file that may be lost."""
 
 import os
 import re
+import shutil
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,3 +48,23 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def only_synced_files_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever a test commits in its own process."""
     watch_commits(monkeypatch)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def copied_databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """MLflow makes the tables of a database once, which takes seconds; the databases of other tests are copies."""
+    module = sys.modules.get("surf2vec.tasks.registry.mlflow_runs")
+    if module is None:
+        yield
+        return
+    made, make = tmp_path_factory.mktemp("mlflow") / "mlflow.db", module._make_database
+
+    def copy(path: Path) -> None:
+        if not made.exists():
+            make(made)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(made, path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_make_database", copy)
+        yield

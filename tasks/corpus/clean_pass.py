@@ -25,9 +25,8 @@ from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.corpus.cleaning import UNDATED, count_items, drop_bots, drop_repeats, find_last_days
 from surf2vec.tasks.corpus.folder import BaseCorpus
 from surf2vec.tasks.corpus.window import Window
-from surf2vec.tasks.events.numbering import number_strings, sort_by
+from surf2vec.tasks.events.numbering import number_strings, place_users, sort_by
 from surf2vec.tasks.root.memory import spare_bytes
-from surf2vec.tasks.users.placement import place_users
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.events import OnEvent
 from surf2vec.trainer.system.fan_out import FanOut, cut, deliver_files

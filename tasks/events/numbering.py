@@ -1,10 +1,16 @@
-"""Replaces strings by numbers: work is done once per distinct string, not once per event, and numbers sort fast."""
+"""Replaces strings by numbers: work is done once per distinct string, not once per event, and numbers sort fast.
 
-from typing import Any
+Also the order of users in events files and corpora.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import duckdb
 
 
 def number_strings(strings: pa.Array | pa.ChunkedArray) -> tuple[NDArray[np.int32], pa.Array]:
@@ -25,3 +31,13 @@ def sort_by(*keys: NDArray[Any]) -> NDArray[np.int64]:
     for key in keys:
         order = order[np.argsort(key[order], kind="stable")]
     return order
+
+
+def place_users(con: "duckdb.DuckDBPyConnection", user_ids: pa.Array, partitions: int) -> pa.Table:
+    """Return (user_code, user_id, hash, micro_partition) in the order of events files; user_code: the index in `user_ids`."""
+    from surf2vec.sql.runner import stream_rows  # DuckDB; `surf2vec similar` does without
+
+    con.register("int_user_ids", pa.table({"user_code": np.arange(len(user_ids), dtype=np.int32), "user_id": user_ids}))
+    placed = stream_rows(con, "intermediate/int_placed_users", {"partitions": partitions}).read_all().combine_chunks()
+    con.unregister("int_user_ids")
+    return placed

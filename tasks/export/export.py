@@ -147,7 +147,7 @@ def _identify(job: Export, corpus: dict[str, Any], generation: Generation) -> di
     pca_dim = job.config.pca_dim
     if pca_dim is not None and pca_dim >= generation.vector_size:
         raise ConfigError(
-            f"export.pca_dim is {pca_dim}, but the vectors have {generation.vector_size} numbers: set it lower, or leave it out"
+            f"export.pca_dim is {pca_dim}, but the vectors have {generation.vector_size} dimensions: lower it, or leave it out"
         )
     extra: dict[str, Any] = {}
     if (storage := {"dtype": job.config.dtype, "pca_dim": pca_dim}) != {"dtype": "float32", "pca_dim": None}:

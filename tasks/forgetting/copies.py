@@ -101,7 +101,7 @@ class Copies(Ownership):
                 path = self._download(copy, name, scratch)
                 if path is None:
                     return 0, 0
-                way_out = f"it is {name} of {copy.location}: the `surf2vec run` that registered it mends it"
+                way_out = f"it is {name} of {copy.location}: the `surf2vec run` that registered it repairs it"
                 verify_once(path, list_files(manifest)[name], way_out)
                 ids = pq.read_table(path, columns=["user_id"])["user_id"]
                 found, rows = found + int(np.asarray(self.wanted.find(ids)).sum()), rows + len(ids)
@@ -179,7 +179,7 @@ def _search_files(root: Root, name: str, wanted: UserSet, skipped: Sequence[Path
         except (OSError, pa.ArrowException) as error:
             raise DamageError(
                 f"{path} cannot be read ({error}), so it cannot be searched; remove it or bring back a copy, "
-                "then give the same command again"
+                "then run the same command again"
             ) from None
     return {"place": name, "rows": rows, "found": found}
 

@@ -28,14 +28,14 @@ from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.report.report import write_report
 from surf2vec.tasks.root.identity import list_earlier, registry_uri
 from surf2vec.tasks.root.records import ExportStep, RegisterStep, ReportStep, RunRecord, Step
-from surf2vec.tasks.root.run import FORGET, Root, Run, current_generation, lock_root
+from surf2vec.tasks.root.run import FORGET, Root, Run, current_generation, lock_root, refuse_training
 from surf2vec.tasks.upkeep.gc import find_temporaries
 from surf2vec.tasks.users.tombstones import add_tombstones, read_tombstones
 from surf2vec.tasks.users.user_set import UserSet, want_forgotten, want_users
-from surf2vec.trainer.errors import ConfigError, DamageError, InputError
+from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.store.manifests import read_manifest
-from surf2vec.trainer.store.tokens import CHANGED, open_corpus
+from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.store.writer import remove_unreferenced
 from surf2vec.trainer.system.files import digest_json, read_json, remove_folder, sync_folder, sync_folders, write_json
 
@@ -60,7 +60,7 @@ def forget(
     or disk or memory are too small, DamageError if a file does not match its manifest. The same call then continues.
     """
     started = time.monotonic()
-    _check_training(root)
+    refuse_training(root, "forget")
     wanted = want_forgotten(read_tombstones(root)) if user_ids is None else want_users(user_ids)
     copies = Copies(root, publish, wanted)
     _check_others(copies)
@@ -77,7 +77,7 @@ def forget(
         found = sum(place["found"] for place in places)
         if found:
             left = ", ".join(f"{place['found']:,} in {place['place']}" for place in places if place["found"])
-            raise DamageError(f"users who were to be forgotten are still there: {left}; give the same command again")
+            raise DamageError(f"users who were to be forgotten are still there: {left}; run the same command again")
         root.forgetting.unlink()
         sync_folder(root.path)
     remains = [*REMAINS]
@@ -109,20 +109,9 @@ def describe_elsewhere(elsewhere: list[dict[str, Any]]) -> str | None:
     ]
     return (
         f"these users are gone from this root and from all that it registered, but not from {'; '.join(copies)}: nothing was "
-        "removed there. Forget them in the roots that made these copies, or delete these versions, then give the same command "
-        "again"
+        "removed there. Forget them in the roots that made these copies, or delete these versions, then run the same "
+        "command again"
     )
-
-
-def _check_training(root: Root) -> None:
-    """Raise ConfigError while a training is under way: its position and its corpus belong together."""
-    generation = current_generation(root)
-    is_changed = generation and f"/{CHANGED}" in generation.manifest["window_id"]
-    if generation and (is_changed or generation.manifest["stage"] == "training"):
-        raise ConfigError(
-            f"{root.store} holds a training that has not ended: finish it by the same `surf2vec run`, or remove "
-            f"{root.store / 'MANIFEST.json'} to give it up; then forget"
-        )
 
 
 def _check_others(copies: Copies) -> None:

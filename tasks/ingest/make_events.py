@@ -1,7 +1,7 @@
 """Turns the lines of a source into sorted events, and lists the lines that give none.
 
 Each distinct user or page is processed once, not once per event: `tasks/ingest/make_items.py` makes the items,
-`tasks/users/placement.py` the micro-partitions and the user order. The rest is a sort of numbers. All given lines are in
+`tasks/events/numbering.py` the micro-partitions and the user order. The rest is a sort of numbers. All given lines are in
 memory at once: `tasks/ingest/staging.py` limits their number.
 """
 
@@ -19,10 +19,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from surf2vec.sql.runner import stream_rows
-from surf2vec.tasks.events.numbering import number_strings, sort_by
+from surf2vec.tasks.events.numbering import number_strings, place_users, sort_by
 from surf2vec.tasks.ingest.make_items import find_pages
 from surf2vec.tasks.ingest.urls import TOKEN_PATTERN, UrlRules
-from surf2vec.tasks.users.placement import place_users
 from surf2vec.tasks.users.pseudonyms import pseudonym
 from surf2vec.tasks.users.tombstones import FORGOTTEN, NOBODY, Tombstones
 

@@ -18,8 +18,9 @@ from typing import Any
 
 from surf2vec.tasks.root.memory import give_back_memory
 from surf2vec.tasks.root.records import IngestStep, RunRecord, S, Step, Steps, read_run_record
-from surf2vec.trainer.errors import ResourceError
+from surf2vec.trainer.errors import ConfigError, ResourceError
 from surf2vec.trainer.store.generation import Generation, has_generation, open_generation
+from surf2vec.trainer.store.tokens import CHANGED
 from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, is_locked, lock, make_folder, write_manifest_json
 
 FORGET = "forget"
@@ -129,7 +130,7 @@ def lock_root(root: Root, purpose: str, on_wait: Callable[[str], None] = lambda 
     with private_files(root), lock(root.path / ".lock", holder, wait):
         if root.forgetting.exists() and purpose != FORGET:  # another writer could bring users back
             raise ResourceError(
-                f"a `surf2vec forget` of {root.path} was interrupted: give the same command again, or `surf2vec forget` without "
+                f"a `surf2vec forget` of {root.path} was interrupted: run the same command again, or `surf2vec forget` without "
                 "--ids-file, which finishes it"
             )
         yield
@@ -183,6 +184,17 @@ def remove_scratch_folder(folder: Path) -> None:
 def current_generation(root: Root) -> Generation | None:
     """Return the store's generation, or None without one."""
     return open_generation(root.store) if has_generation(root.store) else None
+
+
+def refuse_training(root: Root, then: str) -> None:
+    """Raise ConfigError while a training is under way: its position and its corpus belong together."""
+    generation = current_generation(root)
+    is_changed = generation and f"/{CHANGED}" in generation.manifest["window_id"]
+    if generation and (is_changed or generation.manifest["stage"] == "training"):
+        raise ConfigError(
+            f"{root.store} holds a training that has not ended: finish it by the same `surf2vec run`, or remove "
+            f"{root.store / 'MANIFEST.json'} to give it up; then {then}"
+        )
 
 
 @dataclass(frozen=True)

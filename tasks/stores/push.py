@@ -154,20 +154,20 @@ def roll_back(store: Store, on_event: OnEvent = ignore_event) -> dict[str, Any]:
     if not is_back:
         if former is None or not former.is_complete:
             reason = (
-                "an interrupted push was writing over it: the same push again finishes"
+                "an interrupted push was writing over it: run the same push to finish it"
                 if former
                 else "only one was pushed"
             )
             raise InputError(f"{store.place} has no release before {serving.release}: {reason}")
         store.swap(replace(former, serves=True))
-        on_event("log", {"message": f"{store.place}: release {former.release} serves there again"})
+        on_event("log", {"message": f"{store.place}: release {former.release} serves there"})
     shown = serving if is_back or former is None else former
     return {
         "store": str(store.place),
         "release": shown.release,
         "version": shown.version,
         "changed_store": not is_back,
-        "message": f"release {shown.release} serves there {'already, rolled back' if is_back else 'again'}",
+        "message": f"release {shown.release} serves there{' already, rolled back' if is_back else ', rolled back'}",
         "seconds": round(time.monotonic() - started, 3),
     }
 

@@ -84,7 +84,7 @@ class Study:
         self.root, self.search, self.space = root, search, space
         base = {name: value for name, value in dataclasses.asdict(search.train).items() if name not in RESULT_NEUTRAL}
         bounds = {name: [one.low, one.high] for name, one in space.items()}
-        identity = {"format_version": _FORMAT_VERSION, "base": base, "bounds": bounds}
+        identity: Trial = {"format_version": _FORMAT_VERSION, "base": base, "bounds": bounds}
         identity |= {name: manifest[name] for name in ("window_id", "one_in")}
         self.name = f"tune-{digest_json(identity)[:12]}"
         self.path = root.path / "tune" / f"{self.name}.json"

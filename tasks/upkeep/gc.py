@@ -4,7 +4,7 @@ A release stays if an alias names one of its versions, if it is among the newest
 it, or if a rollback would choose it. When a release is removed, its version goes first, so that no client loads an incomplete
 one; then its export, its pinned generation and its copy in the root's own registry. Copies in another registry are complete
 without the root and stay, like everything that this root did not register. Records and reports of runs stay. A run whose
-release was removed runs anew if its command is given again.
+release was removed starts from scratch if its command is repeated.
 """
 
 import re

@@ -7,7 +7,6 @@ champion's vectors (`surf2vec.tasks.training.beginning`).
 """
 
 import os
-import shutil
 import time
 from glob import escape
 from pathlib import Path
@@ -18,14 +17,9 @@ from surf2vec.tasks.events.events_files import write_events
 from surf2vec.tasks.ingest.ingest import choose_partitions, remove_leftovers
 from surf2vec.tasks.ingest.sources import Catalog, events_files, read_catalog
 from surf2vec.tasks.root.failures import explain_failures
-from surf2vec.tasks.root.run import Root, current_generation, open_scratch_folder
-from surf2vec.trainer.errors import ConfigError, ResourceError
+from surf2vec.tasks.root.run import Root, open_scratch_folder, refuse_training
 from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.system.files import describe_file, sync_file, sync_folder, verify_all, verify_once
-from surf2vec.trainer.system.units import size
-
-SAMPLE_FACTOR = 256  # users are counted in one in so many micro-partitions
-SPILL_FACTOR = 8  # bytes that a sort spills per byte of a compressed file
 
 
 def repartition(
@@ -46,18 +40,19 @@ def repartition(
             open_scratch_folder(root, "repartition") as folder,
         ):
             if partitions is None:
-                result["users"] = _estimate_users(root, catalog, folder, memory_bytes, threads)
+                result["users"] = _count_users(root, catalog, folder, memory_bytes, threads)
                 partitions = choose_partitions(result["users"])
             is_needed = catalog.partitions != partitions
             result |= {"partitions": partitions, "changed": is_needed, "bytes_written": 0}
             if is_needed:
-                _check_training(root, partitions)
-                result["bytes_written"] = _check_disk(root, catalog)
+                refuse_training(root, "repartition")
                 message = (
                     f"{len(catalog.files):,} events files go to {partitions:,} micro-partitions; the next night is full"
                 )
                 on_event("log", {"message": message})
                 _move_events(root, catalog, partitions, memory_bytes, folder, threads)
+                files = [about for entry in catalog.entries.values() for about in entry["files"].values()]
+                result["bytes_written"] = sum(about["bytes"] for about in files)
                 catalog.partitions = partitions
                 catalog.write(root)  # the commit point
             else:
@@ -68,40 +63,11 @@ def repartition(
     return result | {"seconds": round(time.monotonic() - started, 3)}
 
 
-def _estimate_users(root: Root, catalog: Catalog, folder: Path, memory_bytes: int, threads: int) -> int:
-    """Return the estimated number of users in the events, extrapolated from some micro-partitions."""
-    assert catalog.partitions is not None
+def _count_users(root: Root, catalog: Catalog, folder: Path, memory_bytes: int, threads: int) -> int:
     verify_all(file for entry in catalog.entries.values() for file in events_files(root, entry))
-    num_partitions = max(1, catalog.partitions // SAMPLE_FACTOR)
-    files = [escape(str(root.path / name)) for name in sorted(catalog.files)]
     with connect(memory_bytes // 2, folder / "spill", threads) as con:
-        params = {"files": files, "num_partitions": num_partitions}
-        num_users = fetch_rows(con, "intermediate/int_partition_users", params)[0]["num_users"]
-    return num_users * catalog.partitions // num_partitions
-
-
-def _check_training(root: Root, partitions: int) -> None:
-    """Raise ConfigError while a training in other micro-partitions is under way: it could not be resumed."""
-    generation = current_generation(root)
-    if generation and generation.manifest["stage"] == "training" and generation.num_partitions != partitions:
-        done = generation.position / (generation.config.epochs * generation.num_partitions)
-        raise ConfigError(
-            f"{root.store} holds a training at {done:.0%}, whose position counts micro-partitions: finish it by the same "
-            "`surf2vec run`, then repartition"
-        )
-
-
-def _check_disk(root: Root, catalog: Catalog) -> int:
-    """Return the bytes to be written. Raises ResourceError, with the numbers, if the disk is too small."""
-    sizes = [about["bytes"] for entry in catalog.entries.values() for about in entry["files"].values()]
-    spill_bytes = SPILL_FACTOR * max(sizes, default=0)
-    free_bytes = shutil.disk_usage(root.path).free
-    if sum(sizes) + spill_bytes > free_bytes:
-        raise ResourceError(
-            f"events written anew need {size(sum(sizes))} of disk, and sorting {size(spill_bytes)} more meanwhile, but "
-            f"{size(free_bytes)} are free at {root.path}: free space, or run `surf2vec gc`"
-        )
-    return sum(sizes)
+        params = {"files": [escape(str(root.path / name)) for name in sorted(catalog.files)]}
+        return int(fetch_rows(con, "intermediate/int_users", params)[0]["num_users"])
 
 
 def _move_events(root: Root, catalog: Catalog, after: int, memory_bytes: int, folder: Path, threads: int) -> None:

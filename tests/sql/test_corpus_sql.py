@@ -129,13 +129,8 @@ def test_codes_of_items_outside_of_the_vocabulary_mean_nothing(con: duckdb.DuckD
     assert rows == [{"item_ix": -1}, {"item_ix": 0}]
 
 
-def test_users_of_the_first_micro_partitions(con: duckdb.DuckDBPyConnection, window: dict[str, Any]) -> None:
-    for num_partitions, num_users in (
-        (1024, 2),
-        (partition_of("bob") + 1, 1 + (partition_of("ann") <= partition_of("bob"))),
-    ):
-        rows = fetch_rows(con, "intermediate/int_partition_users", window | {"num_partitions": num_partitions})
-        assert rows == [{"num_users": num_users}]
+def test_users_are_counted_once(con: duckdb.DuckDBPyConnection, window: dict[str, Any]) -> None:
+    assert fetch_rows(con, "intermediate/int_users", window) == [{"num_users": 2}]
 
 
 def test_events_sorted_by_other_micro_partitions(con: duckdb.DuckDBPyConnection, window: dict[str, Any]) -> None:

@@ -151,7 +151,7 @@ def test_another_storage_replaces_the_export_and_the_same_leaves_it(tmp_path: Pa
 
 def test_more_numbers_than_there_are_and_too_little_memory_are_refused(tmp_path: Path) -> None:
     root = Root(tmp_path)
-    with pytest.raises(ConfigError, match=r"export.pca_dim is 8, but the vectors have 8 numbers"):
+    with pytest.raises(ConfigError, match=r"export.pca_dim is 8, but the vectors have 8 dimensions"):
         make_release(root, pca_dim=VECTOR_SIZE)
     corpus_dir = make_corpus(root, window_id="other")
     job = Export(corpus_dir, root.export("r1"), "r1", "run-1", "space-1", memory_bytes=1_000_000)

@@ -1,13 +1,15 @@
-"""Strings as numbers, and sorts of numbers."""
+"""Strings as numbers, sorts of numbers, and the order of users."""
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from surf2vec.tasks.events.numbering import number_strings, sort_by
+from surf2vec.tasks.events.numbering import number_strings, place_users, sort_by
+from surf2vec.tasks.release.release_reader import user_hash
 
 STRINGS = st.lists(st.one_of(st.none(), st.text(max_size=20)), max_size=20)
 
@@ -34,3 +36,24 @@ def test_order_is_that_of_lexsort(dtype: type, data: st.DataObject) -> None:
     wide = st.integers(int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
     keys = [data.draw(arrays(dtype, length, elements=elements)) for elements in (few, wide, few)]
     assert sort_by(*keys).tolist() == np.lexsort(tuple(keys)).tolist()
+
+
+def test_the_hash_is_the_lower_half_of_md5() -> None:
+    assert user_hash("a") == 0x61267769E299C331  # 0cc175b9c0f1b6a8 31c399e269772661
+
+
+@given(st.lists(st.text(max_size=90), max_size=8, unique=True), st.sampled_from([1, 2, 8]))
+@example(["zoe", "Zoë", "日本", "", "zo"], 2)
+def test_users_are_placed_by_their_hash_and_ordered_by_bytes(users: list[str], partitions: int) -> None:
+    with duckdb.connect() as con:
+        placed = place_users(con, pa.array(users, pa.large_string()), partitions).to_pylist()
+    assert [users[row["user_code"]] for row in placed] == [row["user_id"] for row in placed]
+    in_order = sorted(users, key=lambda user: (user_hash(user) % partitions, user.encode()))
+    expected = [(user, user_hash(user), user_hash(user) % partitions) for user in in_order]
+    assert [(row["user_id"], row["hash"], row["micro_partition"]) for row in placed] == expected
+
+
+def test_nobody_is_placed_as_an_empty_id() -> None:
+    with duckdb.connect() as con:
+        [row] = place_users(con, pa.array([None], pa.string()), 8).to_pylist()
+    assert (row["user_id"], row["hash"]) == (None, user_hash(""))

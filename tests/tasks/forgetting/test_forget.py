@@ -176,12 +176,20 @@ def test_a_held_night_is_not_what_serves(root: Root) -> None:
     assert damage(root) == []
 
 
-def test_users_of_a_root_that_only_ingested_or_trained(tmp_path: Path) -> None:
-    root = make_trained(tmp_path / "root", 2)
+def test_a_root_that_only_trained_keeps_other_writers_out_until_it_is_done_and_no_id_is_printed(tmp_path: Path) -> None:
+    root, lines = make_trained(tmp_path / "root", 2), list[Any]()
     rows = rows_by_user(root)
-    assert erase(root)["release"] is None
+    write_json(root.forgetting, {})
+    with pytest.raises(ResourceError, match="was interrupted: run the same command again"), lock_root(root, "run"):
+        pass
+    with lock_root(root, FORGET), lock_store(root.store):
+        told = forget(root, GOING, CONFIG, MEMORY_BYTES, lambda name, values: lines.append(values))
+    assert told["release"] is None
+    assert not any(user_id in json.dumps([told, lines]) for user_id in GOING)
     assert rows_by_user(root) == others(rows)
     assert damage(root) == []
+    with lock_root(root, "run"):
+        pass
 
 
 def test_a_champion_whose_export_is_only_in_the_registry(root: Root) -> None:
@@ -199,16 +207,6 @@ def test_everybody_cannot_be_forgotten_and_a_training_must_end_first(root: Root)
     with pytest.raises(ConfigError, match="holds a training that has not ended"):
         erase(root)
     assert not read_tombstones(root)
-
-
-def test_other_writers_wait_for_the_same_command(tmp_path: Path) -> None:
-    root = make_trained(tmp_path / "root", 2)
-    write_json(root.forgetting, {})
-    with pytest.raises(ResourceError, match="was interrupted: give the same command again"), lock_root(root, "run"):
-        pass
-    erase(root)
-    with lock_root(root, "run"):
-        pass
 
 
 def work(path: Path) -> None:
@@ -251,11 +249,3 @@ def test_a_registered_release_survives_deaths(made: tuple[Root, Path]) -> None:
         if code == 0:
             break
     assert step > 30
-
-
-def test_what_is_told_has_no_ids(tmp_path: Path) -> None:
-    root = make_trained(tmp_path / "root", 2)
-    lines: list[Any] = []
-    with lock_root(root, FORGET), lock_store(root.store):
-        told = forget(root, GOING, CONFIG, MEMORY_BYTES, lambda name, values: lines.append(values))
-    assert not any(user_id in json.dumps([told, lines]) for user_id in GOING)

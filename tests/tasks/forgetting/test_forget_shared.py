@@ -175,10 +175,8 @@ def test_on_a_server_that_only_the_root_remembers(
     server.start()
     try:
         server.wait()
-        shared, bare = (
-            Shared(tmp_path, trained, url),
-            {name: PublishConfig(model_name=name, experiment=name) for name in "ab"},
-        )
+        shared = Shared(tmp_path, trained, url)
+        bare = {name: PublishConfig(model_name=name, experiment=name) for name in "ab"}
         root, other = shared.add("a", shared.publish("a")), shared.add("b", shared.publish("b"))
         shared.client.copy_model_version("models:/b/1", "prod")
         monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

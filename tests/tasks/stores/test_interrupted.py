@@ -35,7 +35,7 @@ def test_a_killed_push_is_completed_by_the_same_again(url: str, point: str, tmp_
     kill_push(url, tmp_path / "killed", point)
     assert read_served(url) == as_lists(USERS)
     if point != "writing side":  # at which nothing was begun
-        with open_store(url) as store, pytest.raises(InputError, match="the same push again finishes"):
+        with open_store(url) as store, pytest.raises(InputError, match="run the same push to finish it"):
             roll_back(store)
     again = push_to(url, write_release(tmp_path / "r2", "r2", SECOND, number=2))
     assert (again["since"], again["new"], again["changed"], again["gone"]) == ("r1", 1, 1, 1)

@@ -58,7 +58,7 @@ def test_a_rollback_swaps_back_once(url: str, tmp_path: Path) -> None:
     second = write_release(tmp_path / "r2", "r2", SECOND, number=2)
     push_to(url, second)
     with open_store(url) as store:
-        assert roll_back(store)["message"] == "release r1 serves there again"
+        assert roll_back(store)["message"] == "release r1 serves there, rolled back"
         assert roll_back(store)["message"] == "release r1 serves there already, rolled back"
     assert read_served(url) == as_lists(USERS)
     assert push_to(url, second)["changed_store"]

@@ -32,10 +32,9 @@ WINDOW = "0123456789abcdef"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Root:
-    """A root with a corpus, and a database with MLflow's tables: making them takes a second."""
+    """A root with a corpus."""
     root = Root(tmp_path_factory.mktemp("made"))
     write_corpus(root.corpus(WINDOW), planted_histories(NUM_USERS), partitions=8)
-    tracking.list_models(root.tracking_uri)
     return root
 
 
@@ -238,7 +237,6 @@ def test_with_logs_the_corpus_is_made_as_a_night_makes_it_and_else_the_newest_is
     log = write_log(tmp_path / "log.csv", *lines)
     root = Root(tmp_path / "root")
     root.path.mkdir()
-    shutil.copy(made.path / "mlflow.db", root.path)
     work = (PipelineConfig(train=TRAIN), messages([]))
     with pytest.raises(InputError, match="surf2vec run"):
         search_settings(root.path, [], ask(root), *work)

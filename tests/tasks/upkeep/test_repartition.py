@@ -123,7 +123,7 @@ def test_without_a_number_it_is_what_ingest_would_choose_and_then_nothing_is_to_
     root = copy(trained, tmp_path / "root")
     told = change(root, None)
     assert (told["partitions"], told["changed"]) == (8, True)  # the least that ingest chooses
-    assert 40 <= told["users"] <= 80
+    assert told["users"] == len({user_id for user_id, *_ in read_events(root.path)})
     before = snapshot(root)
     for partitions in (None, 8):
         told = change(root, partitions)
@@ -136,22 +136,16 @@ def test_an_unfinished_training_is_refused(trained: Root, tmp_path: Path) -> Non
     manifest = open_generation(root.store).manifest
     write_manifest(root.store, "MANIFEST.json", manifest | {"stage": "training", "position": 3})
     before = snapshot(root)
-    with pytest.raises(ConfigError, match=r"training at 38%.*finish it by the same `surf2vec run`"):
+    with pytest.raises(ConfigError, match="finish it by the same `surf2vec run`.*then repartition"):
         change(root, 8)
     assert snapshot(root) == before
 
 
-def test_too_little_memory_and_disk_are_refused_with_numbers(
-    trained: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_little_memory_is_refused(trained: Root, tmp_path: Path) -> None:
     root = copy(trained, tmp_path / "root")
     before = snapshot(root)
     with pytest.raises(ResourceError, match="host_memory|--host-memory"):
         change(root, 2, 2 * 10**6)
-    usage = shutil.disk_usage(root.path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    with pytest.raises(ResourceError, match=r"of disk.*1.0 kB are free"):
-        change(root, 2)
     assert snapshot(root) == before
 
 
