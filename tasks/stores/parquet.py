@@ -77,7 +77,7 @@ class ParquetStore(Store):
     def make_table(self, kind: str, side: Side, since: Side | None) -> None:
         folder = self._side(side.name) / f"{kind[:-1]}_vectors"
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
+        folder.mkdir(parents=True)
 
     def read_digests(self, name: str, kind: str) -> pl.DataFrame:
         empty = empty_digests(kind)

@@ -57,7 +57,6 @@ class PostgresStore(Store):
 
     def record(self, side: Side) -> None:
         with self.connection, self.connection.cursor() as cursor:
-            cursor.execute("create extension if not exists vector")
             columns = ", ".join(f"{name} {TYPES[type(value)]}" for name, value in asdict(side).items())
             cursor.execute(f"create table if not exists {self.place.log_table} ({columns}, primary key (name))")
             self._record(cursor, side)
@@ -66,6 +65,7 @@ class PostgresStore(Store):
         table, size = self.place.table(kind, side.name), side.vector_size
         columns = f'{KEYS[kind]} text collate "C" primary key, vector vector({size}) not null, digest bigint not null'
         with self.connection, self.connection.cursor() as cursor:
+            cursor.execute("create extension if not exists vector")
             cursor.execute(f"drop table if exists {table}; create table {table} ({columns})")
             if since and since.vector_size == size:
                 cursor.execute(f"insert into {table} select * from {self.place.table(kind, since.name)}")
