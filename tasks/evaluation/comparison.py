@@ -26,12 +26,12 @@ from surf2vec.tasks.corpus.cleaning import Tokens, keep_in_vocabulary
 from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST
 from surf2vec.tasks.corpus.token_pass import find_changed, find_known
 from surf2vec.tasks.evaluation.evaluate import (
-    Answer,
     Question,
     UserReader,
     check_memory,
     evaluate,
-    join_sides,
+    fit,
+    rank_all,
     rank_held_out,
 )
 from surf2vec.tasks.evaluation.scores import Scores, VectorScores, score_of
@@ -44,8 +44,8 @@ from surf2vec.trainer.store.generation import Generation, open_generation
 from surf2vec.trainer.store.tokens import Corpus, Histories, open_corpus
 from surf2vec.trainer.store.writer import find_pinned
 from surf2vec.trainer.system.files import replace_file
-from surf2vec.trainer.training.infer import FrozenItems, freeze_items, infer_parts, take_histories
-from surf2vec.trainer.training.vectors import BothParts, join_parts
+from surf2vec.trainer.training.infer import FrozenItems, freeze_items, take_histories
+from surf2vec.trainer.training.vectors import BothParts
 
 Pair = tuple[Question, ...]
 """The questions about the same users, for the challenger and for the champion."""
@@ -79,23 +79,24 @@ def open_side(root: Root, release: str) -> Ranker | str:
         corpus_dir = root.corpus(generation.manifest["window_id"])
         if (corpus_dir / CORPUS_MANIFEST).exists():
             corpus = open_corpus(corpus_dir)
-            counts = corpus.count_training_tokens()
-            frozen = freeze_items(generation, counts, generation.config.threads)
-            users = BothParts(generation, corpus)
-            return Ranker(corpus, users, score_of(generation, counts), generation.vector_size, frozen)
-    export_dir = root.export(release)
-    if not (export_dir / EXPORT_MANIFEST).exists():
-        return f"release {release} has neither its pinned generation with its corpus nor its export any more"
-    export = open_folder(export_dir)
-    corpus_dir = root.corpus(export.manifest["created_from"]["window_id"])
-    if not (corpus_dir / CORPUS_MANIFEST).exists():
-        return f"the corpus of release {release} is gone, so it is unknown what it has seen"
-    if not export.manifest["item_files"]:
+            frozen = freeze_items(generation, corpus.count_training_tokens(), generation.config.threads)
+            return replace(side_of(corpus, generation), frozen=frozen)
+    exported = open_exported(root, release)
+    if exported is None:
+        return f"the export or corpus of release {release} is gone"
+    if not exported.manifest["item_files"]:
         return f"the pinned generation of release {release} is gone, and a tree's export has no items to rank"
-    corpus = open_corpus(corpus_dir)
-    exported = Exported(export, corpus)
-    scores = VectorScores(exported.read_items, corpus.num_items, exported.vector_size)
-    return Ranker(corpus, exported, scores, exported.vector_size)
+    scores = VectorScores(exported.read_items, exported.corpus.num_items, exported.vector_size)
+    return Ranker(exported.corpus, exported, scores, exported.vector_size)
+
+
+def open_exported(root: Root, release: str) -> "Exported | None":
+    """Return the export of a release with its corpus; None if one of them is gone."""
+    if not (root.export(release) / EXPORT_MANIFEST).exists():
+        return None
+    export = open_folder(root.export(release))
+    corpus_dir = root.corpus(export.manifest["created_from"]["window_id"])
+    return Exported(export, open_corpus(corpus_dir)) if (corpus_dir / CORPUS_MANIFEST).exists() else None
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,12 @@ class Exported:
     corpus: Corpus
 
     @property
+    def manifest(self) -> dict[str, Any]:
+        return self.release.manifest
+
+    @property
     def vector_size(self) -> int:
-        return self.release.manifest["vector_size"]
+        return self.manifest["vector_size"]
 
     def read_users(self, partition: int, /) -> NDArray[np.float32]:
         """Return float32[n, D] in the order of the corpus's rows; zeros for rows that are not in the export."""
@@ -167,22 +172,20 @@ def compare_releases(
     held_bytes = champion.frozen.num_bytes if champion.frozen else 0
     check_memory(challenger.corpus, champion.scores, vector_bytes, memory_bytes - held_bytes)
     scores = challenger.scores, champion.scores
-    answers: list[list[Answer]] = []
-    done, total = 0, challenger.corpus.num_evaluated
-    for pair in join_sides(make_pairs(challenger, champion, *matched)):
-        answers.append([rank_held_out(*side) for side in zip(pair, scores, is_shared, strict=True)])
-        done += len(pair[0].items)
-        on_event("progress", {"step": "compare", "done": done, "total": total, "unit": "users"})
+    answers = rank_all(
+        make_pairs(challenger, champion, *matched),
+        lambda *pair: tuple(rank_held_out(*side) for side in zip(pair, scores, is_shared, strict=True)),
+        on_event, "compare", challenger.corpus.num_evaluated,
+    )  # fmt: skip
     if not answers:
         return {"reason": "no user had an item held out that the champion knows and has not seen of the user"}
-    ranks = np.array([np.concatenate([one.ranks for one in side]) for side in zip(*answers, strict=True)], np.float32)
+    ranks = np.array([answer.ranks for answer in answers], np.float32)
     with replace_file(ranks_path) as temporary, open(temporary, "wb") as file:
         np.save(file, ranks, allow_pickle=False)
     num_items = int(is_shared[0].sum())
-    recommended = [
-        np.unique(np.concatenate([np.unique(one.top) for one in side])) for side in zip(*answers, strict=True)
+    coverage = [
+        float(known[np.unique(answer.top)].sum() / num_items) for answer, known in zip(answers, is_shared, strict=True)
     ]
-    coverage = [float(known[items].sum() / num_items) for items, known in zip(recommended, is_shared, strict=True)]
     return {
         "num_users": ranks.shape[1], "num_items": num_items, "is_fitted": champion.frozen is not None,
         "coverage": coverage[0], "champion_coverage": coverage[1],
@@ -216,10 +219,7 @@ def make_pairs(
     if champion.frozen is None:
         yield from (pair for pair, _ in pairs)
     else:
-        both = (((pair, histories), histories) for pair, histories in pairs)
-        for ((question, champion_question), known), fitted in infer_parts(champion.frozen, both):
-            generation = champion.frozen.generation
-            vectors = join_parts(generation, fitted.vectors, known.tokens, known.starts, known.ends)
+        for (question, champion_question), vectors in fit(champion.frozen, pairs):
             yield question, replace(champion_question, vectors=vectors)
 
 

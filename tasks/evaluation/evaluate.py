@@ -4,11 +4,11 @@ The held-out item is the newest event whose item was new to the user. Training h
 that the user has not seen before are ranked by `dot(user vector, item vector)`, or by their probability in a tree.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,8 @@ TOP = 20
 LEAST_GAIN = 2.0  # the gain for which a setting is chosen, in standard errors
 GROUP_BYTES = 64_000_000  # users' vectors that are ranked in one pass over the items
 POPULARITY_BYTES_PER_ITEM = 56  # counts, and their positions during the sort
+
+T = TypeVar("T")
 
 
 class UserReader(Protocol):
@@ -249,11 +251,31 @@ def _merge(group: tuple[Question, ...]) -> Question:
     )
 
 
+def rank_all(
+    questions: Iterable[tuple[Question, ...]],
+    rank: Callable[..., tuple[Answer, ...]],
+    on_event: OnEvent = ignore_event,
+    step: str = "",
+    total: int = 0,
+) -> list[Answer]:
+    """Return the answers of `rank` to all questions, joined, the sides as its arguments. Empty without questions."""
+    answers: list[tuple[Answer, ...]] = []
+    done = 0
+    for sides in join_sides(questions):
+        answers.append(rank(*sides))
+        done += len(sides[0].items)
+        on_event("progress", {"step": step, "done": done, "total": total, "unit": "users"})
+    return [
+        Answer(np.concatenate([one.ranks for one in side]), np.concatenate([one.top for one in side]))
+        for side in zip(*answers, strict=True)
+    ]
+
+
 def rank_choosing(corpus: Corpus, generation: Generation) -> NDArray[np.float64]:
     """Return the ranks of the items of the users by whom settings are chosen, float64[m]."""
     scores = score_of(generation, corpus.count_training_tokens())
-    asked = join_questions(questions(corpus, BothParts(generation, corpus), by_choosing=True))
-    return np.concatenate([rank_held_out(question, scores, with_top=False).ranks for question in asked])
+    asked = zip(questions(corpus, BothParts(generation, corpus), by_choosing=True), strict=True)
+    return rank_all(asked, lambda question: (rank_held_out(question, scores, with_top=False),))[0].ranks
 
 
 def measure_gain(differences: NDArray[np.float64]) -> tuple[float, float]:
@@ -290,16 +312,11 @@ def evaluate(
     counts = corpus.count_training_tokens()
     scores = score_of(generation, counts)
     check_memory(corpus, scores, 4 * generation.vector_size, memory_bytes)
-    answers: list[tuple[Answer, Answer]] = []
-    done, total = 0, corpus.num_evaluated
-    for question in join_questions(questions(corpus, BothParts(generation, corpus))):
-        answers.append((rank_held_out(question, scores), rank_by_popularity(question, counts)))
-        done += len(question.items)
-        on_event("progress", {"step": "evaluate", "done": done, "total": total, "unit": "users"})
-    model, popularity = (
-        Answer(np.concatenate([a.ranks for a in side]), np.concatenate([a.top for a in side]))
-        for side in zip(*answers, strict=True)
-    )
+    model, popularity = rank_all(
+        zip(questions(corpus, BothParts(generation, corpus)), strict=True),
+        lambda question: (rank_held_out(question, scores), rank_by_popularity(question, counts)),
+        on_event, "evaluate", corpus.num_evaluated,
+    )  # fmt: skip
     metrics = measure(model, corpus.num_items)
     metrics |= {f"popularity_{name}": value for name, value in measure(popularity, corpus.num_items).items()}
     return {"num_users": len(model.ranks), "metrics": metrics}
@@ -322,23 +339,22 @@ def measure_loss(
     frozen = freeze_items(generation, corpus.count_training_tokens(), threads)
     in_full = score_of(generation, frozen.blocks.counts)
     as_stored = score_of(generation, frozen.blocks.counts, partial(project, projection=projection))
-    hits = np.zeros((0, 2), dtype=bool)
-    for question in join_questions(_infer_questions(corpus, frozen)):
+
+    def rank(question: Question) -> tuple[Answer, ...]:
         stored = _store(project(question.vectors, projection), manifest["storage"]["dtype"])
-        reduced = replace(question, vectors=stored)
-        answers = (rank_held_out(question, in_full), rank_held_out(reduced, as_stored))
-        hits = np.vstack([hits, np.stack([answer.ranks <= 10 for answer in answers], axis=1)])
-        on_event("progress", {"step": "loss", "done": len(hits), "total": num_users, "unit": "users"})
-    full, stored_hit = hits.mean(axis=0)
-    return {"export_hit_at_10": float(stored_hit), "export_hit_at_10_loss": float(full - stored_hit)}
+        return rank_held_out(question, in_full), rank_held_out(replace(question, vectors=stored), as_stored)
+
+    fitted = fit(frozen, ((None, histories) for histories in _read_held_out(corpus)))
+    asked = ((replace(one, vectors=found),) for one, (_, found) in zip(questions(corpus, None), fitted, strict=True))
+    full, stored = (float((one.ranks <= 10).mean()) for one in rank_all(asked, rank, on_event, "loss", num_users))
+    return {"export_hit_at_10": stored, "export_hit_at_10_loss": full - stored}
 
 
-def _infer_questions(corpus: Corpus, frozen: FrozenItems) -> Iterator[Question]:
-    """Yield the held-out users with vectors inferred from the events that training saw, with the items frozen."""
-    fitted = infer_parts(frozen, ((histories, histories) for histories in _read_held_out(corpus)))
-    for question, (seen, rows) in zip(questions(corpus, None), fitted, strict=True):
-        vectors = join_parts(frozen.generation, rows.vectors, seen.tokens, seen.starts, seen.ends)
-        yield replace(question, vectors=vectors)
+def fit(frozen: FrozenItems, known: Iterable[tuple[T, Histories]]) -> Iterator[tuple[T, NDArray[np.float32]]]:
+    """Yield each value with the vectors fitted to the frozen items from its users' histories."""
+    pairs = (((value, histories), histories) for value, histories in known)
+    for (value, seen), rows in infer_parts(frozen, pairs):
+        yield value, join_parts(frozen.generation, rows.vectors, seen.tokens, seen.starts, seen.ends)
 
 
 def _read_held_out(corpus: Corpus) -> Iterator[Histories]:

@@ -15,22 +15,27 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from surf2vec.tasks.config import GateConfig
-from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST
 from surf2vec.tasks.corpus.window import Window
-from surf2vec.tasks.evaluation.comparison import find_users, match_items, match_unchanged
+from surf2vec.tasks.evaluation.comparison import Exported, find_users, match_items, match_unchanged, open_exported
 from surf2vec.tasks.export.vector_files import interests_of, read_vectors
 from surf2vec.tasks.gate.rules import TOP, Judgement, Rule, compare, hits, make_table, reciprocals
-from surf2vec.tasks.release.folder import EXPORT_MANIFEST, ReleaseFolder, open_folder
+from surf2vec.tasks.release.folder import ReleaseFolder
 from surf2vec.tasks.release.release_reader import decode_vectors
-from surf2vec.tasks.root.records import Comparison, CorpusStep, EvaluateStep, ExportStep, Steps, read_run_record
+from surf2vec.tasks.root.records import (
+    Comparison,
+    CorpusStep,
+    EvaluateStep,
+    ExportStep,
+    SettleStep,
+    Steps,
+    read_run_record,
+)
 from surf2vec.tasks.root.run import Root, Run
-from surf2vec.trainer.store.tokens import Corpus, open_corpus
 
 Days = Mapping[date, int]
 """The number of events of each UTC day with events."""
 Figures = dict[str, float | str | Judgement]
 """Tonight's figure for each rule, by its name; or a text with the reason why there is none."""
-NO_CHAMPION = "there is no champion"
 MIN_DAYS = 3
 MIN_WEEKS = 3
 MAX_USERS = 100_000
@@ -112,27 +117,20 @@ def _find_days_before(run: Run, days: Days) -> Days:
 
 def judge_release(case: Case) -> dict[str, Any]:
     """Return the record of step "gate": `passes`, `verdict`, `held_by`, `champion`, `table`, `metrics` and `days`."""
-    tonight = _open_released(case.root, case.run.run_id)
+    tonight = open_exported(case.root, case.run.run_id)
     assert tonight is not None, "the gate comes after the export"
-    rules = {rule.name: rule for rule in list_rules(case.gate)}
-    figures: Figures = dict.fromkeys(rules, NO_CHAMPION)
-    norms = measure_norms(tonight.export)
-    figures["norm_outliers"] = float((norms > NORM_MULTIPLE * float(np.median(norms))).mean())
-    figures |= _arrivals(case)
+    norms = measure_norms(tonight.release)
+    figures = _arrivals(case) | {"norm_outliers": float((norms > NORM_MULTIPLE * float(np.median(norms))).mean())}
     if case.champion is not None:
-        figures["own_hit_at_10"] = _own_hits(case)
-        figures |= _quality(case, rules) | _vectors(case, tonight)
-    judgements = [_find(rule, figures[name]) for name, rule in rules.items()]
-    held_by = [judgement.rule.name for judgement in judgements if judgement.holds_back and case.champion is not None]
-    metrics = {
-        f"gate_{judgement.rule.name}": judgement.value for judgement in judgements if judgement.value is not None
-    }
+        figures |= {"own_hit_at_10": _own_hits(case)} | _quality(case) | _vectors(case, tonight)
+    judgements, held_by = _judge(case, figures)
+    metrics = {f"gate_{name}": judgement.value for name, judgement in judgements.items() if judgement.value is not None}
     return {
         "passes": not held_by,
         "verdict": "first" if case.champion is None else "held" if held_by else "passed",
         "champion": case.champion,
         "held_by": held_by,
-        "table": make_table(judgements, is_first=case.champion is None),
+        "table": make_table(list(judgements.values()), is_first=case.champion is None),
         "metrics": metrics | {"gate_passes": float(not held_by)},
         "days": {day.isoformat(): events for day, events in sorted(case.days.items())},
     }
@@ -143,16 +141,26 @@ def foresee(case: Case) -> dict[str, Any]:
 
     The record has the corpus, and the numbers of users and items that an export will have.
     """
-    rules = {rule.name: rule for rule in list_rules(case.gate)}
-    figures = dict.fromkeys(rules, "it is known after the training" if case.champion else NO_CHAMPION) | _arrivals(case)
-    judgements = [_find(rule, figures[name]) for name, rule in rules.items()]
+    judgements, at_risk = _judge(case, _arrivals(case))
     return {
-        "at_risk": [
-            judgement.rule.name for judgement in judgements if judgement.holds_back and case.champion is not None
-        ],
-        "unknown": [judgement.rule.name for judgement in judgements if judgement.value is None],
-        "table": make_table(judgements, is_first=case.champion is None),
+        "at_risk": at_risk,
+        "unknown": [name for name, judgement in judgements.items() if judgement.value is None],
+        "table": make_table(list(judgements.values()), is_first=case.champion is None),
     }
+
+
+def _judge(case: Case, figures: Figures) -> tuple[dict[str, Judgement], list[str]]:
+    """Return the judgement of each rule, and the names of the rules that hold the release."""
+    judgements = {}
+    missing = "it is known after the training" if case.champion else "there is no champion"
+    for rule in list_rules(case.gate):
+        figure = figures.get(rule.name, missing)
+        if isinstance(figure, Judgement):
+            judgements[rule.name] = figure
+        else:
+            is_known = not isinstance(figure, str)
+            judgements[rule.name] = Judgement(rule, figure if is_known else None, reason="" if is_known else figure)
+    return judgements, [name for name, one in judgements.items() if one.holds_back and case.champion is not None]
 
 
 def list_rules(gate: GateConfig) -> list[Rule]:
@@ -177,16 +185,9 @@ def list_rules(gate: GateConfig) -> list[Rule]:
     ]
 
 
-def _find(rule: Rule, figure: float | str | Judgement) -> Judgement:
-    if isinstance(figure, Judgement):
-        return figure
-    return Judgement(rule, None, reason=figure) if isinstance(figure, str) else Judgement(rule, figure)
-
-
-def _quality(case: Case, rules: dict[str, Rule]) -> Figures:
+def _quality(case: Case) -> Figures:
     """Return the figures of the comparison on held-out items that neither release has seen."""
-    evaluated = case.steps.evaluate
-    comparison = (evaluated and evaluated.comparison) or Comparison()
+    comparison = case.steps.get(EvaluateStep).comparison or Comparison()
     if comparison.champion not in (None, case.champion):
         reason = f"it was compared with release {comparison.champion}, which does not serve"
     elif comparison.ranks is None or not comparison.num_users or not (case.root.path / comparison.ranks).exists():
@@ -195,6 +196,7 @@ def _quality(case: Case, rules: dict[str, Rule]) -> Figures:
         reason = f"{comparison.num_users:,} users were compared, fewer than {MIN_COMPARED:,}"
     else:
         challenger, champion = np.load(case.root.path / comparison.ranks, allow_pickle=False)
+        rules = {rule.name: rule for rule in list_rules(case.gate)}
         coverage = _ratio(comparison.coverage, comparison.champion_coverage)
         return {
             "hit_at_10": compare(rules["hit_at_10"], hits(challenger, 10), hits(champion, 10)),
@@ -213,7 +215,7 @@ def _arrivals(case: Case) -> Figures:
         return figures
     # The night may build on a champion that was rolled back since: then a person must promote it.
     figures["champion"] = float(not case.has_changed)
-    until = case.champion_steps.corpus.until if case.champion_steps.corpus else None
+    until = case.champion_steps.get(CorpusStep).until
     missing = missing_days(case.days, date.fromisoformat(until)) if until else None
     figures["missing_days"] = "the champion's newest day is not known" if missing is None else float(len(missing))
     return figures | _counts(case)
@@ -221,9 +223,11 @@ def _arrivals(case: Case) -> Figures:
 
 def _counts(case: Case) -> Figures:
     """Return the share of users with a vector and the numbers of users and items, divided by those of the champion."""
-    export, before = (steps.export or ExportStep() for steps in (case.steps, case.champion_steps))
+    export, before = (steps.get(ExportStep) for steps in (case.steps, case.champion_steps))
+    funnels = [dict(steps.get(CorpusStep).funnel) for steps in (case.steps, case.champion_steps)]
+    shares = [_ratio(funnel.get("users kept"), funnel.get("users in the window")) for funnel in funnels]
     figures = {
-        "with_vector": _ratio(*(_share_with_vector(steps.corpus) for steps in (case.steps, case.champion_steps))),
+        "with_vector": _ratio(*shares),
         "users": _ratio(export.num_users, before.num_users),
         "items": _ratio(export.num_items, before.num_items),
     }
@@ -233,11 +237,11 @@ def _counts(case: Case) -> Figures:
 
 def _own_hits(case: Case) -> float | str:
     """Return tonight's hit@10 divided by the champion's. Only nights of one kind compare: incremental ones are harder."""
-    sides = [steps.evaluate or EvaluateStep() for steps in (case.steps, case.champion_steps)]
+    sides = [steps.get(EvaluateStep) for steps in (case.steps, case.champion_steps)]
     hit, hit_before = (one.metrics.get("hit_at_10") for one in sides)
     if hit is None or not hit_before:
         return f"the record of release {case.champion} does not have it"
-    kind, kind_before = (_kind_of(steps) for steps in (case.steps, case.champion_steps))
+    kind, kind_before = (steps.get(SettleStep).kind for steps in (case.steps, case.champion_steps))
     if kind != kind_before:
         return f"the night is {kind}, the champion's was {kind_before}: they evaluate other users"
     fewest = min(one.num_users or 0 for one in sides)
@@ -246,22 +250,13 @@ def _own_hits(case: Case) -> float | str:
     return hit / hit_before
 
 
-def _kind_of(steps: Steps) -> str:
-    return steps.settle.kind if steps.settle else "full"
-
-
-def _share_with_vector(corpus: CorpusStep | None) -> float | None:
-    funnel = dict(corpus.funnel) if corpus else {}
-    return _ratio(funnel.get("users kept"), funnel.get("users in the window"))
-
-
 def _ratio(now: float | None, before: float | None) -> float | None:
     return now / before if now is not None and before else None
 
 
-def _vectors(case: Case, tonight: "Released") -> Figures:
+def _vectors(case: Case, tonight: Exported) -> Figures:
     """Return whether the space is the champion's, and how far vectors drifted in it."""
-    champion = _open_released(case.root, case.champion or "")
+    champion = open_exported(case.root, case.champion or "")
     reason = gone = f"the export or corpus of release {case.champion} is gone"
     space = champion.manifest["space_id"] if case.champion_space is None and champion else case.champion_space
     is_one = tonight.manifest["space_id"] == space
@@ -274,35 +269,17 @@ def _vectors(case: Case, tonight: "Released") -> Figures:
         cosines = measure_drift(tonight, champion)
         if len(cosines):
             low, middle = np.quantile(cosines, (0.01, 0.5)).tolist()
-            is_full = case.steps.settle is not None and case.steps.settle.kind == "full"
+            settled = case.steps.settle
             moved = f"a full night moves everybody a little: {low:.3f}"
-            return figures | {"cosine_p1": moved if is_full else low, "cosine_median": middle}
+            return figures | {
+                "cosine_p1": moved if settled and settled.kind == "full" else low,
+                "cosine_median": middle,
+            }
         reason = "there is no user whose tokens did not change"
     return figures | dict.fromkeys(("cosine_p1", "cosine_median"), reason)
 
 
-@dataclass(frozen=True)
-class Released:
-    """A release on disk: its corpus, and its export with the manifest."""
-
-    corpus: Corpus
-    export: ReleaseFolder
-
-    @property
-    def manifest(self) -> dict[str, Any]:
-        return self.export.manifest
-
-
-def _open_released(root: Root, release: str) -> Released | None:
-    """Open the release's export and corpus; return None if one of them is gone."""
-    if not (root.export(release) / EXPORT_MANIFEST).exists():
-        return None
-    export = open_folder(root.export(release))
-    corpus_dir = root.corpus(export.manifest["created_from"]["window_id"])
-    return Released(open_corpus(corpus_dir), export) if (corpus_dir / CORPUS_MANIFEST).exists() else None
-
-
-def measure_drift(challenger: Released, champion: Released) -> NDArray[np.float64]:
+def measure_drift(challenger: Exported, champion: Exported) -> NDArray[np.float64]:
     """Return the cosines between both releases' vectors of users with unchanged tokens, float64[m], m at most MAX_USERS.
 
     These vectors should hardly move. The releases must have the same space and number of micro-partitions.
@@ -313,23 +290,25 @@ def measure_drift(challenger: Released, champion: Released) -> NDArray[np.float6
         if len(cosines) < MAX_USERS:
             rows = match_unchanged((challenger.corpus, partition), (champion.corpus, partition), to_champion)
             ids = challenger.corpus.read_ids(partition).take(pa.array(np.flatnonzero(rows >= 0)))
-            cosines = np.append(cosines, compare_vectors(ids, challenger, champion, partition))
+            cosines = np.append(cosines, compare_vectors(ids, challenger.release, champion.release, partition))
     return cosines[:MAX_USERS]
 
 
-def compare_vectors(ids: pa.ChunkedArray, one: Released, other: Released, partition: int) -> NDArray[np.float64]:
+def compare_vectors(
+    ids: pa.ChunkedArray, one: ReleaseFolder, other: ReleaseFolder, partition: int
+) -> NDArray[np.float64]:
     """Return the cosine between two exports' vectors of each of these users that is in both, float64[m].
 
     With two parts only the interests are compared: a trail is a sum of item vectors, which move every night.
     """
-    tables = [side.export.read_partition(partition) for side in (one, other)]
+    tables = [export.read_partition(partition) for export in (one, other)]
     found = [(table, find_users(ids, table["user_id"])) for table in tables if table is not None]
     if len(found) < 2:
         return np.zeros(0)
     in_both = (found[0][1] >= 0) & (found[1][1] >= 0)
     first, second = (
-        interests_of(decode_vectors(table)[rows[in_both]], side.manifest).astype(np.float64)
-        for (table, rows), side in zip(found, (one, other), strict=True)
+        interests_of(decode_vectors(table)[rows[in_both]], export.manifest).astype(np.float64)
+        for (table, rows), export in zip(found, (one, other), strict=True)
     )
     lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     return np.clip((first * second).sum(axis=1)[lengths > 0] / lengths[lengths > 0], -1, 1)

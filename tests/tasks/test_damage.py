@@ -12,7 +12,7 @@ from surf2vec.tasks.config import EvaluateConfig, IngestConfig, PublishConfig
 from surf2vec.tasks.corpus.build import build_corpus
 from surf2vec.tasks.corpus.window import CorpusRequest
 from surf2vec.tasks.evaluation.comparison import Exported
-from surf2vec.tasks.gate.figures import Released, compare_vectors
+from surf2vec.tasks.gate.figures import compare_vectors
 from surf2vec.tasks.ingest.ingest import ingest
 from surf2vec.tasks.queries.explain import explain_user
 from surf2vec.tasks.queries.similar import similar_users
@@ -130,12 +130,12 @@ def test_an_altered_export_answers_nobody(trained: tuple[Root, str]) -> None:
     folder, users = root.export("r1"), sorted(read_users(root.export("r1")))[:2]
 
     def answer() -> Any:
-        release = Released(open_corpus(root.corpus(window_id)), open_folder(folder))
-        ids = release.corpus.read_ids(0)
+        exported = Exported(open_folder(folder), open_corpus(root.corpus(window_id)))
+        ids = exported.corpus.read_ids(0)
         return (
             [similar_users(root, folder, user, 5) for user in users],
-            Exported(release.export, release.corpus).read_users(1).tolist(),
-            compare_vectors(ids, release, release, 0).tolist(),
+            exported.read_users(1).tolist(),
+            compare_vectors(ids, exported.release, exported.release, 0).tolist(),
         )
 
     for path in _files(folder):

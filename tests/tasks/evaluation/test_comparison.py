@@ -178,7 +178,7 @@ def test_a_champion_answers_for_users_as_the_challenger_knows_them(tmp_path: Pat
     assert found > 100
     pinned = root.store / "pinned" / "r1.json"
     pinned.unlink()
-    assert "neither its pinned generation" in str(open_side(root, "r1"))  # and no export
+    assert "the export or corpus of release r1 is gone" in str(open_side(root, "r1"))  # and no export
 
 
 def test_nothing_to_go_by_is_said(tmp_path: Path) -> None:
@@ -221,9 +221,9 @@ def test_a_champion_is_read_from_its_export_when_its_generation_is_gone(tmp_path
     write_json(root.export("r1") / "manifest.json", manifest | {"item_files": {}})
     assert "a tree's export has no items" in str(open_side(root, "r1"))
     (corpus.folder / "manifest.json").unlink()
-    assert "it is unknown what it has seen" in str(open_side(root, "r1"))
+    assert "the export or corpus of release r1 is gone" in str(open_side(root, "r1"))
     (root.export("r1") / "manifest.json").unlink()
-    assert "neither its pinned generation" in str(open_side(root, "r1"))
+    assert "the export or corpus of release r1 is gone" in str(open_side(root, "r1"))
 
 
 def test_changed_rows_have_the_vocabulary_of_the_whole(tmp_path: Path) -> None:
