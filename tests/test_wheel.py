@@ -111,7 +111,7 @@ def test_a_run_beside_a_teams_own_folders_of_the_same_names(wheel: Path, tmp_pat
     command = partial(run_in, tmp_path / "venv", tmp_path, str(tmp_path / "venv/bin/surf2vec"), PYTHONPATH=".")
     command("sample-logs", "--users", "300", "--out", "logs")
     command("run", "--root", "root", "--logs", "logs/*.csv")
-    assert "0 damaged, 0 warnings" in command("doctor", "--root", "root")
+    assert "damage    0\nwarnings  0\n" in command("doctor", "--root", "root")
 
 
 def test_the_package_names_what_it_offers() -> None:
@@ -142,4 +142,4 @@ def test_a_night_needs_no_extra(tmp_path: Path) -> None:
 
     command("sample-logs", "--users", "300", "--out", "logs")
     command("run", "--root", "root", "--logs", "logs/*.csv")
-    assert "0 damaged, 0 warnings" in command("doctor", "--root", "root")
+    assert "damage    0\nwarnings  0\n" in command("doctor", "--root", "root")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from surf2vec.arguments import ROOT, Result, RootPath
-from surf2vec.flows.cli.show import show_values
+from surf2vec.flows.cli.show import show_result
 from surf2vec.tasks.root.wording import shown_values
 
 app = typer.Typer(
@@ -43,7 +43,7 @@ SHORT: dict[str, tuple[str, Any]] = {
 def add_command(
     function: Callable[..., Result],
     example: str,
-    show: Callable[[Result], None] = show_values,
+    show: Callable[[Result], None] = show_result,
     short: Sequence[str] = (),
     exit_code: Callable[[Result], int] = lambda result: 0,
 ) -> None:

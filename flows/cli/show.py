@@ -7,8 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from surf2vec.tasks.root.wording import format_bytes, format_count, format_duration
-from surf2vec.trainer.system.units import size
+from surf2vec.tasks.root.wording import format_bytes, format_count, format_duration, format_key, format_value
 
 console = Console(markup=False, emoji=False, highlight=False)
 PLAIN: dict[str, Any] = {"box": None, "pad_edge": False}
@@ -126,13 +125,6 @@ def show_plan(result: dict[str, Any]) -> None:
     print(*result["reasons"], sep="\n")
 
 
-def show_similar(result: dict[str, Any]) -> None:
-    if result.get("seen"):
-        console.print("last seen: " + ", ".join(result["seen"]))
-    for title, rows, key in (("nearest users", "neighbours", "user_id"), ("items that rank first", "items", "url")):
-        show_table((key, ">score"), ((row[key], f"{row['score']:.4f}") for row in result[rows]), title=title)
-
-
 def show_tuned(result: dict[str, Any]) -> None:
     best, shares = result["best_trials"], result["importances"]
     columns = (">trial", *(f">{row['trial']}" for row in best), ">importance" if shares else ">")
@@ -144,59 +136,30 @@ def show_tuned(result: dict[str, Any]) -> None:
     print(f"{result['verdict']}\nwritten to {result['out']}: give it to `surf2vec run` with --config")
 
 
-def show_findings(result: dict[str, Any]) -> None:
-    for finding in result["findings"]:
-        print(f"{finding['level']:>8}  {finding['place']}: {finding['message']}")
-    print(f"{result['damage']} damaged, {result['warnings']} warnings")
+def show_result(result: dict[str, Any], indent: str = "") -> None:
+    """Print any result: first its lists, a line for each element, and the results in it; then its values."""
+    values = {name: format_value(name, value) for name, value in result.items() if not isinstance(value, dict | list)}
+    for name, value in result.items():
+        if not value or name in values:
+            continue
+        print(f"{indent}{format_key(name)}")
+        if isinstance(value, dict):
+            show_result(value, f"{indent}  ")
+        elif not isinstance(value[0], dict):
+            print(*(f"{indent}  {one}" for one in value), sep="\n")
+        elif any(isinstance(one, dict | list) for one in value[0].values()) or len(set(map(tuple, value))) > 1:
+            for one in value:
+                show_result(one, f"{indent}  ")
+        else:
+            show_records(value, f"{indent}  ")
+    width = max(map(len, values), default=0)
+    for name, text in values.items():
+        print(f"{indent}{format_key(name).ljust(width)}  {text}")
 
 
-def show_removed(result: dict[str, Any]) -> None:
-    for waste in result["removed"]:
-        print(f"{size(waste['bytes']):>10}  {waste['what']}: {waste['place']}")
-    print(f"{size(result['bytes']):>10}  {'could be freed' if result['dry_run'] else 'freed'}")
-
-
-def show_rejects(result: dict[str, Any]) -> None:
-    for one in result["counts"]:
-        print(f"{one['lines']:>12,}  {one['reason']}: {one['source']} ({one['delivery']})")
-    for line in result["rejects"]:
-        print(f"{line['source']}:{line['line']}: {line['reason']}")
-    print(f"{result['num_rejected']:,} lines rejected, {len(result['rejects']):,} shown")
-
-
-def show_explained(result: dict[str, Any]) -> None:
-    events, day = result["events"], result["forgotten_on"]
-    print(f"micro-partition {result['micro_partition']}; {f'forgotten on {day}' if day else 'not forgotten'}")
-    print(f"{events['count']:,} events on {len(events['days']):,} days, from {events['first']} to {events['last']}")
-    print("  " + "  ".join(f"{day}: {count:,}" for day, count in events["days"].items()))
-    if corpus := result["corpus"]:
-        held_out = f"held out in the evaluation: {corpus['held_out_item']}" if corpus["is_held_out"] else "not held out"
-        print(f"corpus {corpus['window_id']}: row {corpus['row']:,}, {corpus['tokens']:,} tokens, {held_out}")
-        for item in corpus["items"]:
-            print(f"{item['count']:>6,}  {item['url']}")
-    for release in result["releases"]:
-        name = f"release {release['release']}, version {release['version']} {' '.join(release['aliases'])}".rstrip()
-        print(f"{name}: norm {release['norm']:.4f}, space {release['space_id']}")
-        if release["pages"]:
-            print("  its trail, the last pages with their weights, newest first:")
-        for page in release["pages"]:
-            print(f"{page['weight']:>8.3f}  {page['url']}")
-    for step in result["movement"]:
-        print(f"moved from {step['from']} to {step['to']}: cosine {step['cosine']:.4f}")
-
-
-def show_forgotten(result: dict[str, Any]) -> None:
-    for place in result["places"] + result["elsewhere"]:
-        owner = "not ours: " if place in result["elsewhere"] else ""
-        print(f"{place['rows']:>14,} rows, found {place['found']}   {owner}{place['place']}")
-    release, version = result["release"], result["model_version"]
-    counts = f"{result['users']:,} users given, {result['events']:,} events removed, {result['found']} found afterwards"
-    print(f"{counts}; {f'release {release}, version {version}' if release else 'no new release'}")
-    for line in result["remains"]:
-        print(f"what remains: {line}")
-
-
-def show_values(result: dict[str, Any]) -> None:
-    width = max(14, *map(len, result))
-    for key, value in result.items():
-        print(f"{key:>{width}}  {value:,}" if type(value) is int else f"{key:>{width}}  {value}")
+def show_records(records: list[dict[str, Any]], indent: str) -> None:
+    """Print records with the same names in aligned columns, without names."""
+    rows = [[format_value(name, value) for name, value in record.items()] for record in records]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print(indent + "  ".join(map(str.ljust, row, widths)).rstrip())

@@ -78,13 +78,13 @@ add_command(operations.push, "surf2vec push postgresql://me@db.example/shop --ro
 add_command(operations.word2vec, "surf2vec word2vec --out users.bin --root my-root")
 add_command(operations.restore, "surf2vec restore --from models:/surf2vec-users@champion --root new")
 add_command(operations.repartition, "surf2vec repartition --partitions 64 --root my-root", short=HOST)
-add_command(operations.gc, "surf2vec gc --dry-run --root my-root", show.show_removed)
-add_command(operations.doctor, "surf2vec doctor --root my-root", show.show_findings, exit_code=damage_exit_code)
-add_command(operations.rejects, "surf2vec rejects --most 100 --root my-root", show.show_rejects)
+add_command(operations.gc, "surf2vec gc --dry-run --root my-root")
+add_command(operations.doctor, "surf2vec doctor --root my-root", exit_code=damage_exit_code)
+add_command(operations.rejects, "surf2vec rejects --most 100 --root my-root")
 add_command(operations.sample_logs, "surf2vec sample-logs --users 100000 --out logs")
-add_command(commands.similar, "surf2vec similar USER_ID -k 10 --root my-root", show.show_similar)
-add_command(commands.explain, "surf2vec explain USER_ID --root my-root", show.show_explained)
+add_command(commands.similar, "surf2vec similar USER_ID -k 10 --root my-root")
+add_command(commands.explain, "surf2vec explain USER_ID --root my-root")
 add_command(commands.infer, "surf2vec infer --logs 'new/*.csv' --out new.parquet --root my-root", short=HOST)
 add_command(
-    commands.forget, "surf2vec forget --ids-file ids.txt --root my-root", show.show_forgotten, HOST, report_remaining
+    commands.forget, "surf2vec forget --ids-file ids.txt --root my-root", short=HOST, exit_code=report_remaining
 )

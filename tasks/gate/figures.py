@@ -155,11 +155,9 @@ def _judge(case: Case, figures: Figures) -> tuple[dict[str, Judgement], list[str
     missing = "it is known after the training" if case.champion else "there is no champion"
     for rule in list_rules(case.gate):
         figure = figures.get(rule.name, missing)
-        if isinstance(figure, Judgement):
-            judgements[rule.name] = figure
-        else:
-            is_known = not isinstance(figure, str)
-            judgements[rule.name] = Judgement(rule, figure if is_known else None, reason="" if is_known else figure)
+        if isinstance(figure, str):
+            figure = Judgement(rule, None, reason=figure)
+        judgements[rule.name] = figure if isinstance(figure, Judgement) else Judgement(rule, figure)
     return judgements, [name for name, one in judgements.items() if one.holds_back and case.champion is not None]
 
 

@@ -9,7 +9,6 @@ from datetime import date
 from typing import Any
 
 from surf2vec.tasks.report.measured import list_train_metrics
-from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.root.records import (
     ChooseStep,
     CorpusStep,
@@ -33,6 +32,7 @@ from surf2vec.tasks.root.wording import (
     format_percent,
     format_ratio,
     format_score,
+    format_value,
 )
 
 STEPS = ("ingest", "corpus", "trial", "train", "choose", "evaluate", "refit", "export", "gate", "register")
@@ -233,7 +233,7 @@ def list_settings(values: dict[str, Any]) -> dict[str, dict[str, str]]:
     alone = {name: value for name, value in values.items() if not isinstance(value, dict)}
     sections = sorted((name, flatten(section)) for name, section in values.items() if isinstance(section, dict))
     return {
-        name: {key: show_value(key, value) for key, value in rows.items()}
+        name: {key: format_value(key, value) for key, value in rows.items()}
         for name, rows in [("", alone), *sections]
         if rows
     }
@@ -245,18 +245,6 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in values.items():
         flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
     return flat
-
-
-def show_value(key: str, value: Any) -> str:
-    """Returns a setting's value as text: with a unit if the key names one, without credentials."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int | float):
-        return (
-            format_bytes(value) if key.endswith("_bytes") else f"{value:,}" if isinstance(value, int) else f"{value:g}"
-        )
-    texts = value if isinstance(value, list | tuple) else [] if value is None else [value]
-    return mask_credentials(", ".join(map(str, texts))) or UNKNOWN
 
 
 def list_losses(record: RunRecord) -> list[dict[str, Any]]:

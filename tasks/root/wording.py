@@ -7,7 +7,7 @@ as it is.
 import re
 from typing import Any
 
-from surf2vec.tasks.root.credentials import map_texts
+from surf2vec.tasks.root.credentials import map_texts, mask_credentials
 from surf2vec.trainer.system.units import size
 
 UNKNOWN = "–"
@@ -84,6 +84,18 @@ def format_ratio(value: Number) -> str:
 def format_key(name: str) -> str:
     """A key as words: `too_many_events` → `too many events`."""
     return name.replace("_", " ").strip()
+
+
+def format_value(name: str, value: Any) -> str:
+    """A named value of a setting or a result: yes, 1,234, 1.5 GB if its name ends in bytes; without credentials."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float) and name.endswith("bytes"):
+        return format_bytes(value)
+    if isinstance(value, int | float):
+        return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    texts = value if isinstance(value, list | tuple) else [] if value is None else [value]
+    return mask_credentials(", ".join(map(str, texts))) or UNKNOWN
 
 
 def shown(text: str) -> str:

@@ -16,7 +16,7 @@ import typer
 
 from surf2vec.flows.cli import app
 from surf2vec.flows.cli.command import print_result
-from surf2vec.flows.cli.show import show_explained, show_findings, show_similar
+from surf2vec.flows.cli.show import show_result
 from surf2vec.tasks.night.reporter import print_event
 
 COMMAND = [str(Path(sys.executable).with_name("surf2vec"))]
@@ -193,35 +193,21 @@ def test_an_error_shows_control_characters_as_escapes_and_json_has_them_as_they_
 
 
 def test_ids_and_pages_are_shown_with_their_control_characters_escaped(capsys: pytest.CaptureFixture[str]) -> None:
-    row = {"user_id": ODD, "url": ODD, "score": 0.5, "count": 1}
-    events = {"count": 1, "first": "x", "last": "x", "days": {}}
-    corpus = {"window_id": "w", "row": 1, "tokens": 1, "is_held_out": True, "held_out_item": ODD, "items": [row]}
-    release = {
-        "release": "r1",
-        "version": 1,
-        "aliases": [],
-        "norm": 1.0,
-        "space_id": "s",
-        "pages": [{"url": ODD, "weight": 0.5}],
+    row = {"score": 0.5, "url": ODD}
+    result = {
+        "items": [row],
+        "seen": [ODD],
+        "corpus": {"rows": 1_234, "item": ODD},
+        "releases": [{"pages": [row], "bytes": 2_000}],
     }
-    told = {
-        "micro_partition": 0,
-        "forgotten_on": None,
-        "events": events,
-        "corpus": corpus,
-        "releases": [release],
-        "movement": [],
-    }
-    print_result({"neighbours": [row], "items": [row], "seen": [ODD]}, False, show_similar)
-    print_result(told, False, show_explained)
-    print_result(
-        {"findings": [{"level": "ok", "place": ODD, "message": ODD}], "damage": 0, "warnings": 0}, False, show_findings
-    )
+    print_result(result, False, show_result)
     print_event("log", {"message": f"{ODD}\nerror: forged"})
     out, err = capsys.readouterr()
-    assert out.count(SHOWN) == 8
-    assert f"   0.500  {SHOWN}" in out
+    assert out.splitlines() == [
+        "items", f"  0.5  {SHOWN}", "seen", f"  {SHOWN}", "corpus", "  rows  1,234", f"  item  {SHOWN}",
+        "releases", "  pages", f"    0.5  {SHOWN}", "  bytes  2.0 kB",
+    ]  # fmt: skip
     assert rf"{SHOWN}\nerror: forged" in err.replace("\n", "")
     assert not any(char in out + err for char in "\x1b\x07\u202e")
-    print_result({"findings": [ODD]}, True, show_findings)
+    print_result({"findings": [ODD]}, True, show_result)
     assert json.loads(capsys.readouterr().out) == {"findings": [ODD]}

@@ -12,7 +12,7 @@ from io import StringIO
 from pathlib import Path
 
 from surf2vec.flows.cli.command import print_result
-from surf2vec.flows.cli.show import show_explained, show_similar
+from surf2vec.flows.cli.show import show_result
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.night import night
 from surf2vec.tasks.night.config import load_config
@@ -122,8 +122,8 @@ def check_terminal(root: Root, found: Found) -> None:
     for number, word in list(enumerate(WORDS))[::3]:
         user = f"{word}{number}"
         with redirect_stdout(StringIO()) as out:
-            print_result(similar_users(root, export, user, 5), False, show_similar)
-            print_result(explain_user(root, PublishConfig(), user), False, show_explained)
+            print_result(similar_users(root, export, user, 5), False, show_result)
+            print_result(explain_user(root, PublishConfig(), user), False, show_result)
         found.texts += 1
         found.seen += any(word in out.getvalue() for word in MARKUP)
         if match := MOVES.search(out.getvalue()):

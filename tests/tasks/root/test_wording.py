@@ -12,6 +12,7 @@ from surf2vec.tasks.root.wording import (
     format_ratio,
     format_score,
     format_short,
+    format_value,
     shown,
 )
 
@@ -44,6 +45,12 @@ from surf2vec.tasks.root.wording import (
         (format_percent(0.1234), "12.3 %"),
         (format_score(0.1234), "0.123"),
         (format_score(0.00123), "0.0012"),
+        (format_value("size_bytes", 2_500), "2.5 kB"),
+        (format_value("epochs", 12_000), "12,000"),
+        (format_value("alpha", 0.025), "0.025"),
+        (format_value("is_on", True), "yes"),
+        (format_value("stores", ("a", "https://me:hunter2@b.example")), "a, https://***@b.example"),
+        (format_value("none", None), "–"),
         (format_ratio(2.44), "2.4 ×"),
         (format_ratio(0.456), "0.46 ×"),
         (format_ratio(1234.5), "1,234 ×"),
