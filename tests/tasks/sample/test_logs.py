@@ -19,7 +19,10 @@ from surf2vec.tasks.sample.world import TOPICS, Format, make_world, topic_of_url
 from surf2vec.trainer.errors import ConfigError, InputError, ResourceError
 
 USERS, DAYS, ITEMS, SEED = 3_000, 5, 2_000, 7
-COMBINED_LINE = r'(?P<user_id>\S+) - - \[(?P<ts>[^\]]+)\] "GET (?P<url>\S+) HTTP/1\.1" (?P<status>\d{3}) (?:\d+|-) "-" "(?P<agent>[^"]+)"'
+COMBINED_LINE = (
+    r'(?P<user_id>\S+) - - \[(?P<ts>[^\]]+)\] "GET (?P<url>\S+) HTTP/1\.1" (?P<status>\d{3}) (?:\d+|-) "-" '
+    r'"(?P<agent>[^"]+)"'
+)
 
 
 def interests_of(user_numbers: np.ndarray, seed: int) -> np.ndarray:
