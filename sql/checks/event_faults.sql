@@ -24,6 +24,7 @@ duplicates as (
 select
     count(*) filter (
         micro_partition is null
+        or user_hash is null
         or ts is null
         or source is null
         or line is null
@@ -31,7 +32,10 @@ select
         or coalesce(user_id, '') = ''
         or coalesce(url, '') = ''
     ) as incomplete_events,
-    count(*) filter (micro_partition <> md5_number_lower(user_id) % $partitions) as misplaced_events,
+    count(*) filter (
+        user_hash <> md5_number_lower(user_id)
+        or micro_partition <> user_hash % $partitions
+    ) as misplaced_events,
     count(*) filter (day <> 'undated' and day <> strftime(ts, '%Y-%m-%d')) as misdated_events,
     count(*) filter (place <= place_above) as unsorted_events,
     (select count(*) from duplicates) as duplicate_events

@@ -5,6 +5,7 @@
 -- params: $files, $undated_files, $first_partition, $last_partition
 select
     micro_partition,
+    user_hash,
     user_id,
     epoch_us(ts) as us,
     source,

@@ -6,8 +6,8 @@
 select
     user_code,
     user_id,
-    md5_number_lower(coalesce(user_id, '')) as hash,
-    (hash % $partitions)::integer as micro_partition
+    md5_number_lower(coalesce(user_id, '')) as user_hash,
+    (user_hash % $partitions)::integer as micro_partition
 from int_user_ids
 order by
     micro_partition,

@@ -4,7 +4,8 @@
 -- reads:  events files
 -- params: $files, $partitions
 select
-    (md5_number_lower(user_id) % $partitions)::integer as micro_partition,
+    (user_hash % $partitions)::integer as micro_partition,
+    user_hash,
     user_id,
     ts,
     source,

@@ -31,7 +31,6 @@ from surf2vec.tasks.corpus.clean_pass import (
 )
 from surf2vec.tasks.corpus.cleaning import MAX_CHOOSING, UNDATED, count_choosing, find_key_max
 from surf2vec.tasks.corpus.folder import (
-    BASE_KEYS,
     CORPUS_MANIFEST,
     BaseCorpus,
     open_building_folders,
@@ -51,6 +50,7 @@ from surf2vec.tasks.corpus.window import (
     name_corpus,
 )
 from surf2vec.tasks.root.failures import explain_failures
+from surf2vec.tasks.root.records import CorpusStep
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.root.wording import format_counted
 from surf2vec.trainer.errors import InputError
@@ -60,11 +60,6 @@ from surf2vec.trainer.system.fan_out import HERE, FanOut
 from surf2vec.trainer.system.files import read_json
 
 _EPOCH = date(1970, 1, 1)
-_RECORD_KEYS = (
-    "window_id", "num_users", "num_items", "num_tokens", "num_held_out", "partitions", "since", "until", "undated", "has_order",
-    "funnel",
-    "base", *BASE_KEYS,
-)  # fmt: skip
 
 
 def build_corpus(
@@ -108,7 +103,7 @@ def build_corpus(
                 write_changed(building, manifest, _describe_rows([one.changed for one in written if one.changed]))
             publish(building, folder, manifest)
     manifest = read_json(folder / CORPUS_MANIFEST)
-    record = {key: manifest[key] for key in _RECORD_KEYS if key in manifest}
+    record = {key: manifest[key] for key in CorpusStep.model_fields if key in manifest}
     return record | {"bytes": sum(file["bytes"] for file in manifest["files"].values())}
 
 
@@ -164,7 +159,8 @@ class Build:
         [seen] = fetch_rows(con, "intermediate/int_item_summary")
         self.stages["items"] = seen["num_items"]
         if base and not base.is_full:
-            create_table(con, "staging/stg_vocabulary", {"vocabulary": escape(str(base.verify(VOCABULARY)))})
+            with base.explain_damage():
+                create_table(con, "staging/stg_vocabulary", {"vocabulary": escape(str(base.corpus.path(VOCABULARY)))})
         else:
             con.execute("create temporary table stg_vocabulary (url varchar, item_ix integer)")
         create_table(con, "marts/vocabulary", self.shared.params)

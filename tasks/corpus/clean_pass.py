@@ -17,6 +17,7 @@ import duckdb
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -164,10 +165,13 @@ def _read_group(con: duckdb.DuckDBPyConnection, params: dict[str, Any]) -> tuple
     us, source, line, is_undated = (rows[name].to_numpy() for name in ("us", "source", "line", "is_undated"))
     code, user_ids = number_strings(rows["user_id"])
     item, urls = number_strings(rows["url"])
+    first = np.flatnonzero(np.diff(np.maximum.accumulate(code), prepend=-1))  # codes follow first appearance
+    users = pa.table({"user_id": user_ids, "hash": rows["user_hash"].take(first)})
+    users = users.append_column("micro_partition", rows["micro_partition"].take(first))
     del rows  # frees their strings
-    users = place_users(con, user_ids, params["partitions"])
+    by_order = pc.sort_indices(users, [("micro_partition", "ascending"), ("user_id", "ascending")])
     rank = np.empty(len(users), dtype=np.int32)
-    rank[users["user_code"].to_numpy()] = np.arange(len(users), dtype=np.int32)
+    rank[by_order.to_numpy()] = np.arange(len(users), dtype=np.int32)
     user: NDArray[np.int32] = rank[code]
     # Files are sorted by user, time and line and read by day and source, so one sort is enough unless times interleave.
     order = sort_by(user)
@@ -176,4 +180,4 @@ def _read_group(con: duckdb.DuckDBPyConnection, params: dict[str, Any]) -> tuple
     day = np.where(is_undated, UNDATED, us // _US_PER_DAY).astype(np.int32)
     num_in_order = int(((np.diff(user[order]) == 0) & (np.diff(us[order]) > 0)).sum())
     events = pl.DataFrame({"user": user[order], "day": day[order], "item": item[order]})
-    return events, users.drop_columns("user_code"), urls, num_in_order
+    return events, users.take(by_order), urls, num_in_order

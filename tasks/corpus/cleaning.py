@@ -4,31 +4,17 @@ Events are a table (user int32, day int32, item int32), sorted by user and time;
 Legend: E events, N users, I items.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from surf2vec.trainer.store.tokens import gather_spans
+from surf2vec.trainer.store.tokens import Tokens, to_offsets
 
 UNDATED = int(np.iinfo(np.int32).min)
 MAX_CHOOSING, CHOOSING_SHARE = 5000, 10
 """Settings are chosen by at most this many held-out users, and by one of so many."""
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """Tokens of some users: tokens int32[E]; user i's are tokens[offsets[i]:offsets[i+1]], offsets int64[N+1]."""
-
-    offsets: NDArray[np.int64]
-    tokens: NDArray[np.int32]
-
-    def take(self, rows: NDArray[np.int64]) -> "Tokens":
-        """Return the tokens of the users in these rows, in this order; row -1 has none."""
-        lengths = np.diff(self.offsets, append=self.offsets[-1])[rows]
-        return Tokens(*gather_spans(self.tokens, self.offsets[rows], lengths))
 
 
 def drop_bots(events: pl.DataFrame, max_day_events: int) -> pl.DataFrame:
@@ -116,8 +102,3 @@ def find_key_max(smallest_keys: NDArray[np.uint64], max_users: int) -> tuple[int
 def count_choosing(num_keys: int, has_order: bool) -> int:
     """Return by how many users settings are chosen, of those that can be held out. Without an order there is one part."""
     return min(MAX_CHOOSING, num_keys // CHOOSING_SHARE) if has_order else 0
-
-
-def to_offsets(lengths: NDArray[Any]) -> NDArray[np.int64]:
-    """Return where each of n runs of these lengths begins, and the end of the last: int64[n+1]."""
-    return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))

@@ -10,17 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from surf2vec.tasks.events.events_files import write_row_groups
 from surf2vec.tasks.root.run import Root, open_scratch_folder
 from surf2vec.trainer.errors import DamageError, InputError
-from surf2vec.trainer.store.tokens import CHANGED, COUNTS, VOCABULARY, Corpus, gather_spans, partition_name
+from surf2vec.trainer.store.tokens import CHANGED, COUNTS, VOCABULARY, Corpus, Tokens, partition_name
 from surf2vec.trainer.system.files import (
     TEMPORARY_SUFFIX,
     describe_file,
@@ -29,9 +28,6 @@ from surf2vec.trainer.system.files import (
     sync_folder,
     write_manifest_json,
 )
-
-if TYPE_CHECKING:  # Polars takes a fifth of a second, which `surf2vec similar` would wait for
-    from surf2vec.tasks.corpus.cleaning import Tokens
 
 CORPUS_MANIFEST = "manifest.json"
 BASE_KEYS = ("num_changed", "num_new_users", "num_left", "num_new_items")  # of the manifest of a corpus with a base
@@ -51,60 +47,20 @@ class BaseCorpus:
     oldest_day: int
     is_full: bool
 
-    def read(self, partition: int) -> "tuple[pa.Table, Tokens]":
+    def read(self, partition: int) -> tuple[pa.Table, Tokens]:
         """Return a micro-partition's users, as USERS_SCHEMA, and tokens. Raises DamageError when a file was altered."""
-        for kind in ("users.parquet", "offsets.npy", "tokens.npy"):
-            self.verify(f"{partition_name(partition)}.{kind}")
-        from surf2vec.tasks.corpus.cleaning import Tokens
+        with self.explain_damage():
+            histories = self.corpus.read(partition)
+            return self.corpus.read_users(partition), Tokens(histories.offsets, histories.tokens)
 
-        histories = self.corpus.read(partition)
-        return self.corpus.read_users(partition), Tokens(histories.offsets, histories.tokens)
-
-    def verify(self, name: str) -> Path:
-        """Return the path of a file of the corpus. Raises DamageError when it was altered."""
+    @contextmanager
+    def explain_damage(self) -> Iterator[None]:
+        """Add to a DamageError in the block how to do without this corpus."""
         try:
-            return self.corpus.path(name)
+            yield
         except DamageError as error:
             way_out = "set nightly.full_from_champion to false" if self.is_full else "run with --full"
             raise DamageError(f"{error}; or {way_out}, then nothing is built on it") from None
-
-
-@dataclass(frozen=True)
-class UserHistories:
-    """Users of a corpus and their histories, as in its files.
-
-    users (user_id, hash, ...), holes among them; offsets int64[n+1]; tokens int32[...]; held_out int32[n].
-    """
-
-    users: pa.Table
-    offsets: NDArray[np.int64]
-    tokens: NDArray[np.int32]
-    held_out: NDArray[np.int32]
-
-    def take(self, rows: NDArray[np.int64]) -> "UserHistories":
-        """Return the users in these rows, in this order."""
-        offsets, tokens = gather_spans(self.tokens, self.offsets[:-1][rows], np.diff(self.offsets)[rows])
-        return UserHistories(self.users.take(pa.array(rows)), offsets, tokens, self.held_out[rows])
-
-
-def read_histories(corpus: Corpus, partition: int) -> UserHistories:
-    """Return one micro-partition of a corpus. Raises DamageError when a file differs from the manifest."""
-    name = partition_name(partition)
-    kinds = ("users.parquet", "offsets.npy", "tokens.npy", "held_out.npy")
-    paths = [corpus.path(f"{name}.{kind}") for kind in kinds]
-    offsets, tokens, held_out = (np.load(path, allow_pickle=False) for path in paths[1:])
-    return UserHistories(pq.read_table(paths[0]), offsets, tokens, held_out)
-
-
-def join_histories(parts: list[UserHistories]) -> UserHistories:
-    """Return several micro-partitions as one, with their users in sequence."""
-    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
-    return UserHistories(
-        pa.concat_tables([part.users for part in parts]),
-        np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
-        np.concatenate([part.tokens for part in parts]),
-        np.concatenate([part.held_out for part in parts]),
-    )
 
 
 @contextmanager

@@ -21,10 +21,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from surf2vec.tasks.corpus.clean_pass import CorpusPart, group_file
-from surf2vec.tasks.corpus.cleaning import UNDATED, Tokens, find_held_out, keep_in_vocabulary, keep_newest, to_offsets
+from surf2vec.tasks.corpus.cleaning import UNDATED, find_held_out, keep_in_vocabulary, keep_newest
 from surf2vec.tasks.corpus.folder import USERS_SCHEMA, write_partition
 from surf2vec.trainer.events import OnEvent
-from surf2vec.trainer.store.tokens import CHANGED
+from surf2vec.trainer.store.tokens import CHANGED, Tokens, to_offsets
 from surf2vec.trainer.system.fan_out import deliver_files
 
 

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from surf2vec.tasks.corpus.cleaning import Tokens, keep_in_vocabulary
+from surf2vec.tasks.corpus.cleaning import keep_in_vocabulary
 from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST
 from surf2vec.tasks.corpus.token_pass import find_changed, find_known
 from surf2vec.tasks.evaluation.evaluate import (
@@ -41,7 +41,7 @@ from surf2vec.tasks.release.release_reader import decode_vectors
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.store.generation import Generation, open_generation
-from surf2vec.trainer.store.tokens import Corpus, Histories, open_corpus
+from surf2vec.trainer.store.tokens import Corpus, Histories, Tokens, open_corpus
 from surf2vec.trainer.store.writer import find_pinned
 from surf2vec.trainer.system.files import replace_file
 from surf2vec.trainer.training.infer import FrozenItems, freeze_items, take_histories

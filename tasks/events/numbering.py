@@ -34,7 +34,7 @@ def sort_by(*keys: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def place_users(con: "duckdb.DuckDBPyConnection", user_ids: pa.Array, partitions: int) -> pa.Table:
-    """Return (user_code, user_id, hash, micro_partition) in the order of events files; user_code: the index in `user_ids`."""
+    """Return (user_code, user_id, user_hash, micro_partition) in the order of events files; user_code: the index in `user_ids`."""
     from surf2vec.sql.runner import stream_rows  # DuckDB; `surf2vec similar` does without
 
     con.register("int_user_ids", pa.table({"user_code": np.arange(len(user_ids), dtype=np.int32), "user_id": user_ids}))

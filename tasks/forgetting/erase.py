@@ -17,7 +17,6 @@ from surf2vec.tasks.corpus.folder import (
     CORPUS_MANIFEST,
     open_building_folders,
     publish,
-    read_histories,
     write_partition,
 )
 from surf2vec.tasks.corpus.window import name_corpus
@@ -32,7 +31,7 @@ from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.events import OnEvent
 from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.manifests import STORE_MANIFEST, next_generation, read_manifest, write_manifest
-from surf2vec.trainer.store.tokens import Corpus, open_corpus, partition_name
+from surf2vec.trainer.store.tokens import Corpus, Tokens, open_corpus, partition_name
 from surf2vec.trainer.store.upkeep import erase_rows
 from surf2vec.trainer.system.files import describe_file, digest_json, link_file, replace_file, verify_once
 
@@ -120,15 +119,15 @@ def erase_from_corpus(root: Root, corpus: Corpus, rows: Rows) -> Corpus:
                 link_file(corpus.folder / name, building / name)
                 manifest["files"][name] = about
         for partition, gone in rows.items():
-            part = read_histories(corpus, partition)
-            kept = part.take(np.setdiff1d(np.arange(len(part.users)), gone))
-            files = write_partition(
-                building, partition, kept.users, offsets=kept.offsets, tokens=kept.tokens, held_out=kept.held_out
-            )
-            manifest["files"] |= files
-            users[partition], tokens[partition] = len(kept.users), len(kept.tokens)
+            histories, kept = corpus.read(partition), np.setdiff1d(np.arange(corpus.users[partition]), gone)
+            held_out = np.load(corpus.path(f"{partition_name(partition)}.held_out.npy"))[kept]
+            left = Tokens(histories.offsets, histories.tokens).take(kept)
+            manifest["files"] |= write_partition(
+                building, partition, corpus.read_users(partition).take(pa.array(kept)), offsets=left.offsets,
+                tokens=left.tokens, held_out=held_out,
+            )  # fmt: skip
+            users[partition], tokens[partition] = len(kept), len(left.tokens)
             manifest["num_users"] -= len(gone)
-            histories = corpus.read(partition)
             manifest["num_held_out"] -= int(histories.is_held_out[gone].sum())
             manifest["num_choosing"] = manifest.get("num_choosing", 0) - int(histories.is_choosing[gone].sum())
         manifest |= {"users": users.tolist(), "tokens": tokens.tolist(), "num_tokens": int(tokens.sum())}

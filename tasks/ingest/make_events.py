@@ -88,6 +88,7 @@ def make_events(con: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, rule
     chosen = chosen[order]
     columns = {
         "micro_partition": users["micro_partition"].to_numpy()[rank[chosen]],
+        "user_hash": users["user_hash"].to_numpy()[rank[chosen]],
         "user_id": _take_as_dictionary(users["user_id"], rank[chosen]),
         "ts": us[chosen].view("datetime64[us]"),
         "source": np.full(len(chosen), rules.source_number, dtype=np.uint64),
@@ -110,7 +111,7 @@ def name_users(raw_ids: pa.Array, user_key: bytes | None) -> pa.Array:
 def _look_up_users(
     con: duckdb.DuckDBPyConnection, raw_ids: pa.Array, rules: SourceRules
 ) -> tuple[pa.Table, NDArray[np.int32]]:
-    """Return the users (user_id, micro_partition, verdict) in the order of events, and the row of each raw id,
+    """Return the users (user_id, user_hash, micro_partition, verdict) in the order of events, and the row of each raw id,
     int32[num_ids].
     """
     placed = place_users(con, name_users(raw_ids, rules.user_key), rules.partitions)

@@ -17,7 +17,7 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.system.files import read_json, write_manifest_json
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 Stamp = tuple[int, int, int]
 
 

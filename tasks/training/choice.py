@@ -47,7 +47,7 @@ def choose_weights(root: Root, corpus: Corpus, space: str | None, on_event: OnEv
             return generation.manifest.get("choice", {})
         choice = _choose(root, corpus, generation, space, on_event)
         if choice:
-            writer = Writer(root.store, next_generation(root.store), {})
+            writer = Writer(root.store, next_generation(root.store))
             writer.commit_again(generation, generation.manifest | {"choice": choice})
     return choice
 

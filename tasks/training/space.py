@@ -55,8 +55,8 @@ def _tables_of(generation: Generation) -> dict[str, dict[str, Read]]:
     def reader(part: str, name: str) -> Read:
         return lambda start, stop: getattr(generation.map_items(part), name).vectors[start:stop]
 
-    others = {part: {name: reader(part, name) for name in PER_ITEM} for part in generation.manifest["tables"]}
-    return {"interest": {"outputs": generation.read_items}, **others}
+    tables = {part: {name: reader(part, name) for name in PER_ITEM} for part in generation.manifest["items"]}
+    return tables | {"interest": {"outputs": generation.read_items}}
 
 
 def _begin_from_means(corpus: Corpus, num_known: int, read: Read) -> NDArray[np.float32]:

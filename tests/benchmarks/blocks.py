@@ -132,8 +132,8 @@ def ask(corpus: Corpus, generation: Generation, vectors: NDArray[np.float32]) ->
 def join_generation(generation: Generation, folder: Path) -> Generation:
     """A generation with the same items in one block."""
     folder.mkdir()
-    writer = Writer(folder, 1, {})
-    writer.write_items(0, image_of_items(read_item_table(generation)))
+    writer = Writer(folder, 1)
+    writer.write("interest", 0, image_of_items(read_item_table(generation)))
     kept = {name: generation.manifest[name] for name in ("config", "num_items", "vector_size", "partitions")}
     return writer.commit(kept | {"num_blocks": 1, "resident_block": 0, "recency": generation.config.used_recency})
 

@@ -20,7 +20,7 @@ from tests.data.corpora import user_hash
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SCHEMA = pa.schema(
     [
-        ("micro_partition", pa.int32()), ("user_id", pa.string()), ("ts", pa.timestamp("us")),
+        ("micro_partition", pa.int32()), ("user_hash", pa.uint64()), ("user_id", pa.string()), ("ts", pa.timestamp("us")),
         ("source", pa.uint64()), ("line", pa.int64()), ("url", pa.string()),
     ]
 )  # fmt: skip
@@ -104,5 +104,6 @@ def write_events_file(path: Path, events: Sequence[Event], partitions: int) -> N
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = list(zip(*rows, strict=True))
-    columns[1] = [user_id.decode() for user_id in columns[1]]  # type: ignore[call-overload]
+    user_ids = [user_id.decode() for user_id in columns[1]]
+    columns[1:2] = [[user_hash(user_id) for user_id in user_ids], user_ids]  # type: ignore[list-item]
     pq.write_table(pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA), path)

@@ -37,10 +37,10 @@ def commit_generation(root: Root, corpus_dir: Path, seed: int) -> None:
     corpus = open_corpus(corpus_dir)
     with lock_store(root.store):
         number = open_generation(root.store).generation + 1 if has_generation(root.store) else 1
-        writer = Writer(root.store, number, {})
+        writer = Writer(root.store, number)
         for partition, users in enumerate(corpus.users.tolist()):
-            writer.write_users(partition, image_of_rows(draw(users)))
-        writer.write_items(0, image_of_items(Items(draw(corpus.num_items), draw(0))))
+            writer.write("users", partition, image_of_rows(draw(users)))
+        writer.write("interest", 0, image_of_items(Items(draw(corpus.num_items), draw(0))))
         config = dataclasses.asdict(TrainConfig(parts="interest", vector_size=8))
         writer.commit(
             {"window_id": corpus.manifest["window_id"], "partitions": corpus.num_partitions, "num_blocks": 1,

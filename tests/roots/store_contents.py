@@ -31,7 +31,9 @@ def read_tables(store_dir: Path) -> list[Rows]:
 
 def read_item_table(generation: Generation) -> Items:
     """All that training keeps of items, in one piece. Raises DamageError when a file was altered."""
-    images = [read_image(generation.folder / entry["file"], entry) for entry in generation.manifest["items"]]
+    images = [
+        read_image(generation.folder / entry["file"], entry) for entry in generation.manifest["items"]["interest"]
+    ]
     return join_blocks([image.arrays for image in images], generation.manifest.get("resident_block", 0))
 
 

@@ -22,6 +22,7 @@ def event(user: str = "a", line: int = 2, **values: Any) -> dict[str, Any]:
     """A good event, but for the values given."""
     good = {
         "micro_partition": user_hash(user) % PARTITIONS,
+        "user_hash": user_hash(user),
         "user_id": user,
         "ts": datetime(2026, 7, 1, 12),
         "source": 7,
@@ -53,6 +54,7 @@ BAD = [
     ("unsorted_events", [event(line=2), event(line=2)]),
     ("unsorted_events", [event(line=2, ts=datetime(2026, 7, 1, 13)), event(line=3)]),
     ("misplaced_events", [event(micro_partition=8)]),
+    ("misplaced_events", [event(user_hash=user_hash("a") + PARTITIONS)]),
     ("misdated_events", [event(ts=datetime(2026, 7, 2))]),
     ("duplicate_events", [event(), event("b")]),
     ("incomplete_events", [event(url="")]),

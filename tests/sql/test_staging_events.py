@@ -228,8 +228,8 @@ def test_users_in_their_micro_partitions_by_the_bytes_of_their_ids(con: duckdb.D
     rows = fetch_rows(con, "intermediate/int_placed_users", {"partitions": 2})
     expected = [(user_hash(name or "") % 2, name is None, (name or "").encode(), code) for code, name in enumerate(ids)]
     assert [row["user_code"] for row in rows] == [code for *_, code in sorted(expected)]
-    assert all(row["hash"] == user_hash(row["user_id"] or "") for row in rows)
-    assert all(row["micro_partition"] == row["hash"] % 2 for row in rows)
+    assert all(row["user_hash"] == user_hash(row["user_id"] or "") for row in rows)
+    assert all(row["micro_partition"] == row["user_hash"] % 2 for row in rows)
 
 
 @pytest.mark.parametrize(

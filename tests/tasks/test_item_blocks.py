@@ -145,10 +145,10 @@ def test_a_table_several_times_the_budget_goes_through_evaluation_refit_and_expo
     corpus = write_corpus(tmp_path / "corpus", planted_histories(), partitions=4, num_items=BIG_ITEMS)
     (tmp_path / "store").mkdir()
     config = TrainConfig(parts="interest", vector_size=BIG_SIZE, epochs=1, threads=1, negative=5)
-    writer, rng = Writer(tmp_path / "store", 1, {}), np.random.default_rng(1)
+    writer, rng = Writer(tmp_path / "store", 1), np.random.default_rng(1)
     for partition, num_users in enumerate(corpus.users.tolist()):
         vectors = rng.standard_normal((num_users, BIG_SIZE), np.float32)
-        writer.write_users(partition, image_of_rows(Rows(vectors, np.ones(num_users, np.float32))))
+        writer.write("users", partition, image_of_rows(Rows(vectors, np.ones(num_users, np.float32))))
     none = Rows(np.zeros((0, BIG_SIZE), np.float32), np.zeros(0, np.float32))
     rows = rng.standard_normal((BIG_ITEMS // BIG_BLOCKS, BIG_SIZE), np.float32)
     blocks = ItemBlocks(config, corpus.count_training_tokens(), BIG_BLOCKS)
@@ -156,7 +156,7 @@ def test_a_table_several_times_the_budget_goes_through_evaluation_refit_and_expo
         places = blocks.rows(block)
         assert places is not None
         items = Items(Rows(rows[places // BIG_BLOCKS], np.ones(len(places), np.float32)), none)
-        writer.write_items(block, image_of_items(items, places))
+        writer.write("interest", block, image_of_items(items, places))
     writer.commit(
         {
             "partitions": 4, "num_items": BIG_ITEMS, "num_blocks": BIG_BLOCKS, "vector_size": BIG_SIZE, "recency": 0.0,

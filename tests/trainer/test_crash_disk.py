@@ -168,7 +168,7 @@ def lower_version(path: Path) -> None:
         ("users-00015-*", flip_byte, "does not have the checksum"),
         ("users-00015-*", cut_short, "bytes where its manifest says"),
         ("users-00003-*", Path.unlink, "is missing"),
-        ("items-*", flip_byte, "does not have the checksum"),
+        ("interest-*", flip_byte, "does not have the checksum"),
         ("MANIFEST.json", cut_short, "is not readable as JSON"),
         ("MANIFEST.json", cut_to_nothing, "is not a manifest"),
         ("MANIFEST.json", flip_byte, "it was altered"),

@@ -138,13 +138,11 @@ def lay_out(
     item_bytes = _item_bytes(work, sizes, budget, division.num_blocks)
     peak_bytes = budget.overhead_bytes + item_bytes + num_slots * slot_bytes
     users_bytes, block_bytes = work.num_users * sizes.user_bytes, sizes.block_bytes(division.num_blocks)
-    read_ahead_bytes = 0 if sizes.sharing.is_sharded else (division.num_blocks - 1) * block_bytes
-    begun_bytes = (0 if is_resident else users_bytes) + read_ahead_bytes
     sharing = sizes.sharing
     num_committed = division.num_blocks // sharing.num_workers if sharing.is_sharded else int(commits_items)
     block_bytes = num_committed * block_bytes + sizes.trail_bytes * commits_items
     moved_bytes, resident_bytes = _moved_bytes(work, sizes, division), users_bytes if is_resident else 0
-    cost = predict(work, Traffic(division.num_blocks, moved_bytes, begun_bytes, block_bytes, resident_bytes), rates)
+    cost = predict(work, Traffic(division.num_blocks, moved_bytes, block_bytes, resident_bytes), rates)
     plan = Plan(
         num_partitions, division.chunk_partitions, num_chunks, division.num_blocks, num_slots, place_bytes, slot_bytes,
         item_bytes, on_device_bytes, budget.overhead_bytes,

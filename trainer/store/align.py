@@ -16,7 +16,6 @@ from surf2vec.trainer.events import OnEvent, ignore_event, log_progress
 from surf2vec.trainer.kernels.first_rows import round_to_bfloat16
 from surf2vec.trainer.model.rows import Rows
 from surf2vec.trainer.store.generation import Generation, open_generation
-from surf2vec.trainer.store.images import Image
 from surf2vec.trainer.store.layout import items_in, rows_in
 from surf2vec.trainer.store.manifests import next_generation
 from surf2vec.trainer.store.writer import Writer, lock_store
@@ -58,8 +57,7 @@ def find_rotation(
 def align_generation(
     store_dir: Path, rotations: dict[str, Rotation], values: dict[str, Any], on_event: OnEvent = ignore_event
 ) -> Generation:
-    """Commit the current generation rotated: one micro-partition of users at a time, then one item block at a time, then the
-    items of the other parts.
+    """Commit the current generation rotated: one micro-partition of users at a time, then one item block at a time.
 
     rotations: of each part that the vectors have. values: further values for the manifest. Returns an aligned generation
     unchanged. Raises ResourceError when the store is locked or the disk is full.
@@ -70,34 +68,19 @@ def align_generation(
             return generation
         manifest, seed = generation.manifest, generation.config.seed
         matrices = {part: rotation.matrix.astype(np.float32) for part, rotation in rotations.items()}
-        writer = Writer(
-            store_dir,
-            next_generation(store_dir),
-            manifest["users"],
-            generation.item_entries(),
-            tables=manifest["tables"],
-        )
+        writer = Writer(store_dir, next_generation(store_dir), manifest)
         for partition in range(generation.num_partitions):
-            if writer.has_users(partition):
-                image = writer.read_users(partition)
+            if writer.has("users", partition):
+                image = writer.read("users", partition)
                 _rotate_rows(rows_in(image), matrices["interest"], seed)
-                writer.write_users(partition, image)
+                writer.write("users", partition, image)
             log_progress(on_event, "align", partition + 1, generation.num_partitions)
-        if "interest" in matrices:
-            for block in generation.item_entries():
-                writer.write_items(block, _rotate_items(writer.read_items(block), matrices["interest"], seed))
-        for part in manifest["tables"]:
-            if (table := writer.read_table(part)) is not None:
-                writer.write_table(part, _rotate_items(table, matrices[part], seed))
+        for part, block in [key for key in writer.entries if key[0] in matrices]:
+            image = writer.read(part, block)
+            for rows in (items_in(image).outputs, items_in(image).inputs):
+                _rotate_rows(rows, matrices[part], seed)
+            writer.write(part, block, image)
         return writer.commit(manifest | values | {"stage": "aligned"})
-
-
-def _rotate_items(image: Image, matrix: NDArray[np.float32], seed: int) -> Image:
-    """Rotate the rows of all items in place, and return their image."""
-    items = items_in(image)
-    for rows in (items.outputs, items.inputs):
-        _rotate_rows(rows, matrix, seed)
-    return image
 
 
 def _rotate_rows(rows: Rows, matrix: NDArray[np.float32], seed: int) -> None:

@@ -3,7 +3,7 @@
     store/MANIFEST.json            the current generation: position of training, name, size and checksum of each file, a digest
     store/users-00012-g000007.safetensors      micro-partition 12, written for generation 7: "vectors" float32 or
                                    bfloat16[n, D], "squares" float32[n] (the optimizer's state)
-    store/items-00000-g000007.safetensors      an item block: "outputs" float32[R, D], "output_squares" float32[R], and
+    store/interest-00000-g000007.safetensors   an item block: "outputs" float32[R, D], "output_squares" float32[R], and
                                    with context "inputs" and "input_squares"; with a tree, outputs are its rows. One of
                                    several blocks has "rows" uint32[R], its rows of the table; all share the first ones
     store/trail-00000-g000007.safetensors   the item table of another part, never divided; the trail's with "lags" float32[2 W, 1]
@@ -14,7 +14,7 @@ replaces the manifest. Then files that no manifest names are removed. So a crash
 Reading a file damaged later raises an error with its name. No older generation is kept for that: it would take a third more disk.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -98,7 +98,7 @@ class Generation:
     @property
     def num_blocks(self) -> int:
         """The number of blocks of the item table."""
-        return len(self.manifest["items"])
+        return len(self.manifest["items"]["interest"])
 
     def read_items(self, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
         """Return the vectors of items `start` to `stop`, or all, float32[n, D]. Their dot products with interests rank items.
@@ -122,31 +122,29 @@ class Generation:
 
         Raises DamageError when a file was altered.
         """
-        entry = self.manifest["items"][block]
+        entry = self.manifest["items"]["interest"][block]
         with explain_damage(self.folder):
             items = items_in(read_image(self.folder / entry["file"], entry))
         if num_shared_rows:
-            resident = self._mapped_blocks[self.manifest["resident_block"]]
+            resident = self._map()[self.manifest["resident_block"]]
             items.outputs.vectors[:num_shared_rows] = resident["outputs"][:num_shared_rows]
             items.outputs.squares[:num_shared_rows] = resident["output_squares"][:num_shared_rows]
         return items
 
     def block_rows(self, block: int) -> NDArray[np.uint32] | None:
         """Return the rows of the item table in one of several blocks, uint32[R]; None for the only block."""
-        return self._mapped_blocks[block]["rows"] if self.num_blocks > 1 else None
+        return self._map()[block]["rows"] if self.num_blocks > 1 else None
 
     def map_items(self, part: str = "interest") -> Items:
         """Return the item table of a part, of the interest in one block, mapped read-only from disk. Raises DamageError."""
-        if part != "interest":
-            return self._mapped_tables[part]
-        (arrays,) = self._mapped_blocks.values()
+        (arrays,) = self._map(part).values()
         return items_of(arrays)
 
     @property
     def trail(self) -> TrailItems | None:
         """The item table of the trail, mapped read-only from disk; None without a trail. Raises DamageError."""
-        table = self._mapped_tables.get("trail")
-        return table if isinstance(table, TrailItems) else None
+        items = self.map_items("trail") if "trail" in self.manifest["items"] else None
+        return items if isinstance(items, TrailItems) else None
 
     def gather_items(self, rows: NDArray[np.uint32] | None, num_rows: int) -> Image:
         """Return the image of an item block with these rows uint32[n] of the table, or all, gathered from all blocks.
@@ -170,35 +168,38 @@ class Generation:
         return image
 
     @cached_property
-    def _mapped_blocks(self) -> dict[int, Arrays]:
-        """The arrays of the trained blocks, mapped from disk, so that they take no memory of the process."""
-        with explain_damage(self.folder):
-            entries = self.item_entries().items()
-            return {block: map_image(self.folder / entry["file"], entry) for block, entry in entries}
+    def _mapped(self) -> dict[str, dict[int, Arrays]]:
+        return {}
 
-    @cached_property
-    def _mapped_tables(self) -> dict[str, Items]:
-        """The item tables of the parts beside the interest, mapped from disk."""
-        with explain_damage(self.folder):
-            entries = self.manifest["tables"].items()
-            return {part: items_of(map_image(self.folder / entry["file"], entry)) for part, entry in entries}
+    def _map(self, part: str = "interest") -> dict[int, Arrays]:
+        """Return the arrays of a part's trained item blocks, mapped from disk, so that they take no memory of the process."""
+        if part not in self._mapped:
+            with explain_damage(self.folder):
+                self._mapped[part] = {
+                    block: map_image(self.folder / entry["file"], entry)
+                    for (kind, block), entry in entries_of(self.manifest).items()
+                    if kind == part
+                }
+        return self._mapped[part]
 
     def _iterate_blocks(self) -> Iterator[tuple[NDArray[np.uint32], Arrays]]:
         """Yield the table rows and the arrays of each trained block. The one that was last in memory, the newest, comes last."""
         last = self.manifest.get("resident_block", 0)
-        for _, arrays in sorted(self._mapped_blocks.items(), key=lambda item: item[0] == last):
+        for _, arrays in sorted(self._map().items(), key=lambda item: item[0] == last):
             yield arrays["rows"] if "rows" in arrays else np.arange(len(arrays["outputs"]), dtype=np.uint32), arrays
 
     def files(self) -> dict[str, dict[str, Any]]:
-        """Return every file of the generation by name, with its size and checksum."""
-        users = self.manifest["users"].values()
-        deltas = [entry["delta"] for entry in users if "delta" in entry]
-        entries = [*users, *deltas, *self.manifest["items"], *self.manifest["tables"].values()]
-        return {entry["file"]: entry for entry in entries if entry}
+        """Return each file of this generation by name, with its manifest entry."""
+        entries = list(entries_of(self.manifest).values())
+        deltas = [entry["delta"] for entry in entries if "delta" in entry]
+        return {entry["file"]: entry for entry in entries + deltas}
 
-    def item_entries(self) -> dict[int, dict[str, Any]]:
-        """Return the manifest entries of the trained item blocks, by block."""
-        return {block: entry for block, entry in enumerate(self.manifest["items"]) if entry}
+
+def entries_of(manifest: Mapping[str, Any]) -> dict[tuple[str, int], dict[str, Any]]:
+    """Return the entries of a manifest's files by kind ("users", or a part's name) and number (micro-partition, or block)."""
+    entries = {("users", int(number)): entry for number, entry in manifest.get("users", {}).items()}
+    items = manifest.get("items", {}).items()
+    return entries | {(part, n): entry for part, blocks in items for n, entry in enumerate(blocks) if entry}
 
 
 def open_generation(folder: Path) -> Generation:

@@ -8,7 +8,7 @@ from typing import Any
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.system.files import raise_if_unwritten, read_json, write_manifest_json
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 STORE_MANIFEST = "MANIFEST.json"
 
 
@@ -42,5 +42,10 @@ def explain_damage(folder: Path) -> Iterator[None]:
 
 def next_generation(store_dir: Path) -> int:
     """Return the number of the next generation: above that of all generations, pinned ones included."""
-    paths = [store_dir / STORE_MANIFEST, *(store_dir / "pinned").glob("*.json")]
-    return 1 + max((read_json(path)["generation"] for path in paths if path.exists()), default=0)
+    return 1 + max((read_json(path)["generation"] for path in manifest_paths(store_dir)), default=0)
+
+
+def manifest_paths(folder: Path) -> list[Path]:
+    """Return the paths of the current and the pinned manifests of a store."""
+    current = folder / STORE_MANIFEST
+    return [*([current] if current.exists() else []), *sorted((folder / "pinned").glob("*.json"))]

@@ -76,8 +76,26 @@ def gather_spans(
     tokens: NDArray[np.int32], starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Copy spans of tokens from `starts` int64[m] on, one after the other: returns offsets int64[m+1] and tokens int32[...]."""
-    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    offsets = to_offsets(lengths)
     return offsets, tokens[np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])]
+
+
+def to_offsets(lengths: NDArray[Any]) -> NDArray[np.int64]:
+    """Return where each of n runs of these lengths begins, and the end of the last: int64[n+1]."""
+    return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens of some users: tokens int32[E]; user i's are tokens[offsets[i]:offsets[i+1]], offsets int64[N+1]."""
+
+    offsets: NDArray[np.int64]
+    tokens: NDArray[np.int32]
+
+    def take(self, rows: NDArray[np.int64]) -> "Tokens":
+        """Return the tokens of the users in these rows, in this order; row -1 has none."""
+        lengths = np.diff(self.offsets, append=self.offsets[-1])[rows]
+        return Tokens(*gather_spans(self.tokens, self.offsets[rows], lengths))
 
 
 def held_out_keys(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -11,7 +11,7 @@ from surf2vec.trainer.model.rows import Rows
 from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.images import verify_image
 from surf2vec.trainer.store.layout import image_of_rows, read_rows
-from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest
+from surf2vec.trainer.store.manifests import manifest_paths, read_manifest
 from surf2vec.trainer.store.writer import Writer, referenced_files
 
 _WAY_OUT = (
@@ -22,8 +22,7 @@ _WAY_OUT = (
 def examine_store(folder: Path) -> list[tuple[str, str, str]]:
     """Return the findings of `doctor` for a store: (level "ok" | "warning" | "damage", place, message). Reads every file."""
     findings: list[tuple[str, str, str]] = []
-    manifests = [folder / STORE_MANIFEST, *sorted((folder / "pinned").glob("*.json"))]
-    for path in (path for path in manifests if path.exists()):
+    for path in manifest_paths(folder):
         level, way_out = "damage", _WAY_OUT.format(path)
         try:
             generation = Generation(folder, read_manifest(path))
@@ -52,7 +51,7 @@ def erase_rows(
     rewritten without gaps and with its delta's changes. All other rows keep their bits. One micro-partition is in memory at a
     time. Raises DamageError when a file has another number of rows, or was altered.
     """
-    writer = Writer(generation.folder, number, generation.manifest["users"])
+    writer = Writer(generation.folder, number, generation.manifest)
     for partition, gone in going.items():
         rows = read_rows(generation.folder, generation.manifest["users"][str(partition)])
         if len(rows.squares) != num_users[partition]:
@@ -62,8 +61,8 @@ def erase_rows(
             )
         kept = np.setdiff1d(np.arange(len(rows.squares)), gone)
         if len(kept):
-            writer.write_users(partition, image_of_rows(Rows(rows.vectors[kept], rows.squares[kept])))
+            writer.write("users", partition, image_of_rows(Rows(rows.vectors[kept], rows.squares[kept])))
         else:  # a training writes no file for a micro-partition without users
-            del writer.users[str(partition)]
+            del writer.entries["users", partition]
     writer.sync()
-    return writer.users
+    return writer.list_files(generation.num_blocks)["users"]

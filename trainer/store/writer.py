@@ -3,17 +3,23 @@
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from surf2vec.trainer.errors import ResourceError
-from surf2vec.trainer.store import manifests
-from surf2vec.trainer.store.generation import Generation, open_generation
+from surf2vec.trainer.store.generation import Generation, entries_of, open_generation
 from surf2vec.trainer.store.images import Image, image_of, read_image, write_image
 from surf2vec.trainer.store.layout import Delta
-from surf2vec.trainer.store.manifests import STORE_MANIFEST, explain_damage, read_manifest, write_manifest
+from surf2vec.trainer.store.manifests import (
+    FORMAT_VERSION,
+    STORE_MANIFEST,
+    explain_damage,
+    manifest_paths,
+    read_manifest,
+    write_manifest,
+)
 from surf2vec.trainer.system.files import (
     TEMPORARY_SUFFIX,
     lock,
@@ -54,55 +60,40 @@ def lock_store(folder: Path, rank: int = 0) -> Iterator[None]:
 class Writer:
     """Writes the next generation of a store: files first, then the manifest that lists them.
 
-    Not thread-safe. A file belongs to the next generation at the time it is written. A caller that writes a
-    manifest itself, without `commit`, calls `sync` before. has_others: whether other workers write for the same generations.
+    A file is of a kind and has a number: "users" and a micro-partition, or a part's name and an item block. It belongs to the
+    next generation at the time it is written. A caller that writes a manifest itself, without `commit`, calls `sync` before.
+    Not thread-safe. has_others: whether other workers write for the same generations.
     """
 
     def __init__(
-        self, folder: Path, generation: int, users: dict[str, Any], items: dict[int, Any] | None = None,
-        has_others: bool = False, tables: dict[str, Any] | None = None,
-    ) -> None:  # fmt: skip
-        """`users`, `items`, `tables`: the entries that the next generation starts from, by micro-partition, block and part."""
-        self.folder, self.generation = folder, generation
-        self.users, self.items = dict(users), dict(items or {})
-        self.has_others, self.tables = has_others, dict(tables or {})
-        self._fresh: dict[str, dict[str, Any]] = {"users": {}, "items": {}}
+        self, folder: Path, generation: int, manifest: Mapping[str, Any] | None = None, has_others: bool = False
+    ) -> None:
+        """manifest: of the generation whose files the next one starts from."""
+        self.folder, self.generation, self.has_others = folder, generation, has_others
+        self.entries = entries_of(manifest or {})
+        self._fresh: dict[tuple[str, int], dict[str, Any]] = {}
         self._unsynced: set[str] = set()
 
-    def has_users(self, partition: int) -> bool:
-        """Return whether a file has vectors of this micro-partition."""
-        return str(partition) in self.users
+    def has(self, kind: str, number: int) -> bool:
+        """Return whether there is such a file, committed or not."""
+        return (kind, number) in self.entries
 
-    def read_users(self, partition: int, spare: Bytes | None = None) -> Image:
-        """Read the image of a micro-partition as last written, committed or not."""
-        return self._read(self.users[str(partition)], spare)
+    def read(self, kind: str, number: int, spare: Bytes | None = None) -> Image:
+        """Read the image of a file as last written, committed or not."""
+        entry = self.entries[kind, number]
+        with explain_damage(self.folder):
+            return read_image(self.folder / entry["file"], entry, spare)
 
-    def read_items(self, block: int, spare: Bytes | None = None) -> Image:
-        """Read the image of an item block as last written, committed or not."""
-        return self._read(self.items[block], spare)
-
-    def write_users(self, partition: int, image: Image) -> None:
-        """Write a micro-partition; the next commit includes it."""
-        entry = self._write(f"users-{partition:05d}", image)
-        self.users[str(partition)] = self._fresh["users"][str(partition)] = entry
+    def write(self, kind: str, number: int, image: Image) -> None:
+        """Write a file; the next commit includes it."""
+        entry = self._write(f"{kind}-{number:05d}", image)
+        self.entries[kind, number] = self._fresh[kind, number] = entry
 
     def write_delta(self, partition: int, delta: Delta) -> None:
         """Write a delta beside a micro-partition's file, replacing an older delta; the next commit includes it."""
-        entry = {name: value for name, value in self.users[str(partition)].items() if name != "delta"}
+        entry = {name: value for name, value in self.entries["users", partition].items() if name != "delta"}
         written = self._write(f"delta-{partition:05d}", image_of(delta.arrays()))
-        self.users[str(partition)] = entry | {"delta": written}
-
-    def write_items(self, block: int, image: Image) -> None:
-        """Write an item block; the next commit includes it."""
-        self.items[block] = self._fresh["items"][str(block)] = self._write(f"items-{block:05d}", image)
-
-    def read_table(self, part: str) -> Image | None:
-        """Read the image of a part's item table as last written, committed or not; None if there is none."""
-        return self._read(self.tables[part], None) if part in self.tables else None
-
-    def write_table(self, part: str, image: Image) -> None:
-        """Write the item table of a part beside the interest; the next commit includes it."""
-        self.tables[part] = self._write(f"{part}-00000", image)
+        self.entries["users", partition] = entry | {"delta": written}
 
     def sync(self) -> None:
         """Wait until all files of this writer are on the disk, with their names. Raises ResourceError when that fails."""
@@ -112,39 +103,38 @@ class Writer:
                 sync_folder(self.folder)
             self._unsynced.clear()
 
-    def take_fresh(self) -> dict[str, dict[str, Any]]:
-        """Return the entries of files written since the last call, by micro-partition and by block, with JSON keys."""
-        fresh, self._fresh = self._fresh, {"users": {}, "items": {}}
-        return fresh
+    def take_fresh(self) -> list[tuple[str, int, dict[str, Any]]]:
+        """Return kind, number and entry of the files written since the last call."""
+        fresh, self._fresh = self._fresh, {}
+        return [(*key, entry) for key, entry in fresh.items()]
 
-    def add_written(self, fresh: dict[str, dict[str, Any]]) -> None:
+    def add_written(self, fresh: list[tuple[str, int, dict[str, Any]]]) -> None:
         """Add the files that another writer wrote for this generation."""
-        self.users |= fresh["users"]
-        self.items |= {int(block): entry for block, entry in fresh["items"].items()}
+        self.entries |= {(kind, number): entry for kind, number, entry in fresh}
+
+    def list_files(self, num_blocks: int) -> dict[str, Any]:
+        """Return a manifest's entries of the files; those of untrained blocks are None."""
+        users = {str(number): entry for (kind, number), entry in self.entries.items() if kind == "users"}
+        others = {kind: [entry] for (kind, _), entry in self.entries.items() if kind not in ("users", "interest")}
+        blocks = [self.entries.get(("interest", block)) for block in range(num_blocks)]
+        return {"users": users, "items": {"interest": blocks} | others}
 
     def commit(self, values: dict[str, Any]) -> Generation:
         """Commit the written files as the next generation, with `values` in its manifest; then remove unreferenced files."""
-        items = [self.items.get(block) for block in range(values["num_blocks"])]  # None: not trained yet
-        tables = values.get("tables", {}) | self.tables
-        return self._put_manifest(values | {"users": dict(self.users), "items": items, "tables": tables})
+        return self._put_manifest(values | self.list_files(values["num_blocks"]))
 
     def commit_again(self, older: Generation, values: dict[str, Any]) -> Generation:
         """Commit the files of an older generation as the next one, to return to the best epoch."""
-        names = ("users", "items", "tables", "num_blocks", "resident_block", "recency")
-        kept = {name: older.manifest[name] for name in names if name in older.manifest}
-        return self._put_manifest(values | kept)
+        names = ("users", "items", "num_blocks", "resident_block", "recency")
+        return self._put_manifest(values | {name: older.manifest[name] for name in names if name in older.manifest})
 
     def _put_manifest(self, values: dict[str, Any]) -> Generation:
-        manifest = values | {"format_version": manifests.FORMAT_VERSION, "generation": self.generation}
+        manifest = values | {"format_version": FORMAT_VERSION, "generation": self.generation}
         self.sync()
         write_manifest(self.folder, STORE_MANIFEST, manifest)
         self.generation += 1
         remove_unreferenced(self.folder, before=self.generation if self.has_others else None)
         return Generation(self.folder, manifest)
-
-    def _read(self, entry: dict[str, Any], spare: Bytes | None) -> Image:
-        with explain_damage(self.folder):
-            return read_image(self.folder / entry["file"], entry, spare)
 
     def _write(self, stem: str, image: Image) -> dict[str, Any]:
         name = f"{stem}-g{self.generation:06d}.safetensors"
@@ -192,8 +182,7 @@ def unpin_generations(folder: Path, keep: set[str]) -> None:
 
 def referenced_files(folder: Path) -> set[str]:
     """Return the names of all files in the current and the pinned manifests."""
-    manifests = [folder / STORE_MANIFEST, *sorted((folder / "pinned").glob("*.json"))]
-    return {name for path in manifests if path.exists() for name in Generation(folder, read_json(path)).files()}
+    return {name for path in manifest_paths(folder) for name in Generation(folder, read_json(path)).files()}
 
 
 def remove_unreferenced(folder: Path, before: int | None = None) -> int:

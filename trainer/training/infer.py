@@ -179,7 +179,7 @@ def refit_held_out(
             ranges = cut(corpus.users.tolist(), fan_out.num_parts)
             parts = [RefitPart(generation, corpus, path, threads, begin, partitions) for partitions in ranges]
             for entries in fan_out.run(refit_part, parts, on_event):
-                writer.users |= entries
+                writer.add_written(entries)
         return writer.commit(generation.manifest | values | {"stage": "refitted"})
 
 
@@ -195,9 +195,9 @@ class RefitPart:
     partitions: range
 
 
-def refit_part(part: RefitPart, on_event: OnEvent) -> dict[str, Any]:
-    """Fit the held-out users of a part. Returns the manifest entries of the written files."""
-    corpus, written, begin = part.corpus, {}, part.begin
+def refit_part(part: RefitPart, on_event: OnEvent) -> list[tuple[str, int, dict[str, Any]]]:
+    """Fit the held-out users of a part. Returns kind, number and manifest entry of each written file."""
+    corpus, begin = part.corpus, part.begin
     frozen = freeze_items(part.generation, np.load(part.counts, allow_pickle=False), part.threads)
     writer = _next_writer(part.generation)
     first = (lambda key: begin(*key)) if begin else None
@@ -211,20 +211,19 @@ def refit_part(part: RefitPart, on_event: OnEvent) -> dict[str, Any]:
                 yield (partition, held), take_histories(histories, held, histories.offsets[held + 1])
 
     for (partition, held), fitted in infer_parts(frozen, read_parts(), begin=first):
-        image = writer.read_users(partition)
+        image = writer.read("users", partition)
         rows, hashes = rows_in(image), corpus.read(partition).hashes[held]
         rested = at_rest(frozen.config, frozen.config.epochs, hashes, fitted)
         rows.vectors[held], rows.squares[held] = rested.vectors, rested.squares
-        writer.write_users(partition, image)
-        written[str(partition)] = writer.users[str(partition)]
+        writer.write("users", partition, image)
         log_progress(on_event, "refit", partition + 1, corpus.num_partitions)
     writer.sync()
-    return written
+    return writer.take_fresh()
 
 
 def _next_writer(generation: Generation) -> Writer:
     """Return a writer of the next generation, which begins with this one's files."""
-    return Writer(generation.folder, generation.generation + 1, generation.manifest["users"], generation.item_entries())
+    return Writer(generation.folder, generation.generation + 1, generation.manifest)
 
 
 def _check_room(job: Job, corpus: Corpus, generation: Generation, frozen: FrozenItems) -> None:

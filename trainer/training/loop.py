@@ -119,10 +119,7 @@ def prepare(job: Job, corpus: Corpus, state: TrainingState, workers: Workers, on
     schedule = Schedule(config, corpus, plan, blocks, recency, share, backward)
     prepare_resume(state, schedule, store_dir, workers, on_event)
     record, manifest = state.record, state.manifest
-    items_on_disk = state.generation.item_entries() if state.generation else {}
-    users_on_disk, number = manifest.get("users", {}), next_generation(store_dir)
-    has_others, tables_on_disk = not workers.is_alone, manifest.get("tables")
-    writer = Writer(store_dir, number, users_on_disk, items_on_disk, has_others, tables_on_disk)
+    writer = Writer(store_dir, next_generation(store_dir), manifest, has_others=not workers.is_alone)
     background, shared_from = Background(record), manifest.get("resident_block")
     kind = RingSlots if plan.sharing.is_sharded else ItemSlots
     items = kind(blocks, writer, background, shared_from, workers)

@@ -174,12 +174,10 @@ def _begin(
         name = identity(corpus, job.config, job.start)
         if find_generation(job.store_dir, name):
             return
-        writer = Writer(job.store_dir, next_generation(job.store_dir), {})
-        image = make_items("interest")
-        writer.write_items(0, image)
-        for part in job.config.part_sizes:
-            if part != "interest":
-                writer.write_table(part, make_items(part))
+        writer = Writer(job.store_dir, next_generation(job.store_dir))
+        images = {part: make_items(part) for part in {"interest": 0, **job.config.part_sizes}}
+        for part, items in images.items():
+            writer.write(part, 0, items)
         recency = effective_recency(job.config, corpus)
         values = describe_training(
             name, corpus, job.config, recency, base.manifest["kernel"], base.manifest["kernel_reason"]
@@ -188,12 +186,12 @@ def _begin(
             "num_blocks": 1, "resident_block": 0, "stage": "training", "position": 0, "num_processes": 0,
             "plan": {"chunk_partitions": corpus.num_partitions},
         }  # fmt: skip
-        make_rows = begin_with(Generation(job.store_dir, values | {"items": [writer.items[0]], "tables": {}}), image)
+        make_rows = begin_with(Generation(job.store_dir, values | writer.list_files(1)), images["interest"])
         for partition in range(corpus.num_partitions):
             histories = corpus.read(partition)
             if histories.num_users and job.config.interest_size:
                 rows = at_rest(job.config, -1, histories.hashes, make_rows(partition, histories))
-                writer.write_users(partition, image_of_rows(rows))
+                writer.write("users", partition, image_of_rows(rows))
             log_progress(on_event, "begin", partition + 1, corpus.num_partitions)
         writer.commit(values)
 
@@ -210,8 +208,8 @@ def fold_night(
         trained = open_generation(job.store_dir)
         if trained.manifest["stage"] == "folded":
             return trained
-        users = base.manifest["users"]
-        writer = Writer(job.store_dir, next_generation(job.store_dir), users, trained.item_entries())
+        files = {"users": base.manifest["users"], "items": trained.manifest["items"]}
+        writer = Writer(job.store_dir, next_generation(job.store_dir), files)
         for partition in range(corpus.num_partitions):
             places = corpus.rows(partition)
             assert places is not None, f"{corpus.folder} is a corpus of all rows"
@@ -226,13 +224,13 @@ def _write_newer(writer: Writer, partition: int, base: Generation, newer: Delta)
     """Write a delta beside the base's file, or a new full file if the delta is large."""
     entry = base.manifest["users"].get(str(partition))
     if entry is None:  # the base has no users here
-        writer.write_users(partition, image_of_rows(newer.rows))
+        writer.write("users", partition, image_of_rows(newer.rows))
         return
     if "delta" in entry:
         older = delta_in(read_image(base.folder / entry["delta"]["file"], entry["delta"]).arrays)
         newer = merge_deltas(older, newer)
     if newer.rows.num_bytes * FULL_FILE_SHARE > entry["bytes"] - PAGE_BYTES:
         full_file = {name: value for name, value in entry.items() if name != "delta"}
-        writer.write_users(partition, image_of_rows(lay_over(read_rows(base.folder, full_file), newer)))
+        writer.write("users", partition, image_of_rows(lay_over(read_rows(base.folder, full_file), newer)))
     else:
         writer.write_delta(partition, newer)

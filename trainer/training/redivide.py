@@ -81,9 +81,9 @@ def join_item_blocks(job: Job, corpus: Corpus, on_event: OnEvent) -> None:
 def _commit_in_blocks(generation: Generation, blocks: ItemBlocks, values: dict[str, Any]) -> None:
     """Commit the same vectors with the item table in these blocks; values: for the manifest."""
     folder, manifest = generation.folder, generation.manifest
-    writer = Writer(folder, next_generation(folder), manifest["users"], generation.item_entries())
+    writer = Writer(folder, next_generation(folder), manifest)
     if blocks.num_blocks != manifest["num_blocks"]:
         for block in range(blocks.num_blocks):
-            writer.write_items(block, generation.gather_items(blocks.rows(block), blocks.num_outputs(block)))
+            writer.write("interest", block, generation.gather_items(blocks.rows(block), blocks.num_outputs(block)))
         values |= {"num_blocks": blocks.num_blocks, "resident_block": 0}
     writer.commit(values)

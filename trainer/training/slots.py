@@ -190,15 +190,15 @@ class Slots:
             pages = self._free.pop() if self._free else SlotPages(*map(make_pages, self.place_bytes))
         histories = self.corpus.read(partition, pages.tokens if pages else None)
         spare = pages.users if pages else None
-        if self.writer.has_users(partition):
-            image = self.writer.read_users(partition, spare)
+        if self.writer.has("users", partition):
+            image = self.writer.read("users", partition, spare)
             self.record.bytes_read += image.num_bytes
         else:
             image = begin_image(self.items.blocks.config, histories.hashes, spare)
         return Resident(image, histories, pages)
 
     def _write(self, partition: int, image: Image) -> None:
-        self.writer.write_users(partition, image)
+        self.writer.write("users", partition, image)
         self.record.bytes_written += image.num_bytes
 
     def _write_evicted(self, partition: int, resident: Resident) -> None:
@@ -215,7 +215,7 @@ class Slots:
             self.background.check()  # a failed write must prevent the commit
             self.items.write(copies)
             for part, image in tables.items():
-                self.writer.write_table(part, image)
+                self.writer.write(part, 0, image)
                 self.record.bytes_written += image.num_bytes
 
         commit_together(self.writer, self.items.workers, values, write_last)
@@ -273,7 +273,7 @@ class ItemSlots:
 
     def write(self, copies: Blocks) -> None:
         for block, image in copies:
-            self.writer.write_items(block, image)
+            self.writer.write("interest", block, image)
             self.background.record.bytes_written += image.num_bytes
 
     def free(self, copies: Blocks) -> None:
@@ -300,7 +300,7 @@ class ItemSlots:
         if self.block >= 0:
             before = self._items
         elif self.shared_from is not None and num_rows:
-            before = self.writer.read_items(self.shared_from)
+            before = self.writer.read("interest", self.shared_from)
         else:
             return
         own, newest = items_in(image).outputs, items_in(before).outputs
@@ -313,9 +313,9 @@ class ItemSlots:
         if write_before is not None:  # its pages are reused for this block
             write_before.result()
         pages = self._take_pages()
-        if block not in self.writer.items:
+        if not self.writer.has("interest", block):
             return image_of_items(self.blocks.first_items(block), self.blocks.rows(block), pages)
-        image = self.writer.read_items(block, pages)
+        image = self.writer.read("interest", block, pages)
         self.background.record.bytes_read += image.num_bytes
         self.blocks.check(block, image.arrays.get("rows"), self.writer.folder)
         return image

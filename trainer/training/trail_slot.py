@@ -32,7 +32,8 @@ class TrailSlot:
         self.tables = make_trail_tables(counts, config)
         keep = np.full(len(counts), RANGE_32, dtype=np.uint64)
         self.noise = Sampling(self.tables.thresholds, self.tables.aliases, keep, self.tables.corrections)
-        self._image = writer.read_table(self.name) or image_of_items(begin_trail(config, len(counts)))
+        begun = writer.read(self.name, 0) if writer.has(self.name, 0) else None
+        self._image = begun or image_of_items(begin_trail(config, len(counts)))
 
     @property
     def items(self) -> TrailItems:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from surf2vec.tasks.corpus.cleaning import (
     UNDATED,
-    Tokens,
     count_items,
     drop_bots,
     drop_repeats,
@@ -19,6 +18,7 @@ from surf2vec.tasks.corpus.cleaning import (
     keep_in_vocabulary,
     keep_newest,
 )
+from surf2vec.trainer.store.tokens import Tokens
 from tests.data.corpora import held_out_position
 
 

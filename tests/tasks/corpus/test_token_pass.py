@@ -5,9 +5,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surf2vec.tasks.corpus.cleaning import UNDATED, Tokens
+from surf2vec.tasks.corpus.cleaning import UNDATED
 from surf2vec.tasks.corpus.folder import USERS_SCHEMA
 from surf2vec.tasks.corpus.token_pass import continue_rows, find_changed, find_known
+from surf2vec.trainer.store.tokens import Tokens
 
 
 def users_of(last_days: dict[str, int]) -> pa.Table:

@@ -50,10 +50,10 @@ def test_users_are_placed_by_their_hash_and_ordered_by_bytes(users: list[str], p
     assert [users[row["user_code"]] for row in placed] == [row["user_id"] for row in placed]
     in_order = sorted(users, key=lambda user: (user_hash(user) % partitions, user.encode()))
     expected = [(user, user_hash(user), user_hash(user) % partitions) for user in in_order]
-    assert [(row["user_id"], row["hash"], row["micro_partition"]) for row in placed] == expected
+    assert [(row["user_id"], row["user_hash"], row["micro_partition"]) for row in placed] == expected
 
 
 def test_nobody_is_placed_as_an_empty_id() -> None:
     with duckdb.connect() as con:
         [row] = place_users(con, pa.array([None], pa.string()), 8).to_pylist()
-    assert (row["user_id"], row["hash"]) == (None, user_hash(""))
+    assert (row["user_id"], row["user_hash"]) == (None, user_hash(""))

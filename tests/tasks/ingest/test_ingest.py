@@ -108,7 +108,8 @@ def test_what_is_in_the_root(tmp_path: Path, root: Path) -> None:
     assert {name: file["rows"] for name, file in source["files"].items()} == {first: 2, second: 1}
     schema = pq.read_schema(root / first)
     assert [f"{field.name} {field.type}" for field in schema] == [
-        "micro_partition int32", "user_id string", "ts timestamp[us]", "source uint64", "line int64", "url string",
+        "micro_partition int32", "user_hash uint64", "user_id string", "ts timestamp[us]", "source uint64", "line int64",
+        "url string",
     ]  # fmt: skip
     assert pq.read_table(root / first)["source"].to_pylist() == [int(source["sha256"][:16], 16)] * 2
     assert pq.read_table(root / first)["line"].to_pylist() == [3, 4]

@@ -58,11 +58,11 @@ def test_events_are_in_the_order_of_their_file(con: duckdb.DuckDBPyConnection) -
     )  # fmt: skip
     events = make_events(con, lines, rules())
     assert [(day, table["line"].to_pylist()) for day, table in events.split_days()] == [(0, [4]), (1, [6, 7, 8, 9, 5])]
-    numbers = ("micro_partition", "ts", "source", "line")
+    numbers = ("micro_partition", "user_hash", "ts", "source", "line")
     assert all(events.rows.schema.field(name) == EVENTS_SCHEMA.field(name) for name in numbers)
     place = user_hash(users[1]) % 2
     assert rows_of(events.rows)[4] == (
-        place, users[1], datetime(1970, 1, 2, 0, 0, 0, 5), 2**63, 9, "https://a.example/b"
+        place, user_hash(users[1]), users[1], datetime(1970, 1, 2, 0, 0, 0, 5), 2**63, 9, "https://a.example/b"
     )  # fmt: skip
     assert events.refused.num_rows == 0
 

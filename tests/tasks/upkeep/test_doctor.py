@@ -62,7 +62,7 @@ def test_events_that_break_a_rule_are_damage(root: Root) -> None:
     name = min(source["files"])
     path = root.path / name
     events = pq.read_table(path)
-    late = events.slice(0, 1).set_column(2, "ts", pa.array([datetime(2100, 1, 1)], pa.timestamp("us")))
+    late = events.slice(0, 1).set_column(3, "ts", pa.array([datetime(2100, 1, 1)], pa.timestamp("us")))
     pq.write_table(pa.concat_tables([late, events.slice(1)]), path)
     source["files"][name] |= describe_file(path)
     write_json(root.sources, catalog)

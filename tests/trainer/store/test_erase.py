@@ -26,7 +26,7 @@ def generation(tmp_path: Path) -> Generation:
     train(Job(corpus.folder, tmp_path / "store", config, 4 * 10**9))
     made = open_generation(tmp_path / "store")
     num_rows = len(read_rows(made.folder, made.manifest["users"]["0"]).squares)
-    writer = Writer(made.folder, next_generation(made.folder), made.manifest["users"], made.item_entries())
+    writer = Writer(made.folder, next_generation(made.folder), made.manifest)
     places = np.array([1, 2, num_rows], dtype=np.uint32)
     vectors = np.arange(12, dtype=np.float32).reshape(3, 4)
     writer.write_delta(0, Delta(places, Rows(vectors, np.array([7, 8, 9], dtype=np.float32))))

@@ -38,7 +38,7 @@ def test_the_table_is_what_the_blocks_were(
     joined = after.map_items()
     np.testing.assert_array_equal(joined.outputs.vectors, table.outputs.vectors)
     np.testing.assert_array_equal(joined.outputs.squares, table.outputs.squares)
-    assert len(list(job.store_dir.glob("items-*"))) == 1
+    assert len(list(job.store_dir.glob("interest-*"))) == 1
     assert all((after.read_users(p) == before.read_users(p)).all() for p in range(8))
 
 

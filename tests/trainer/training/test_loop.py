@@ -96,7 +96,7 @@ def test_item_blocks_learn_as_well_as_one_table(
     monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(chunk_partitions, num_blocks=3))
     result = train(make_job(corpus_dir, tmp_path, objective=objective, epochs=8))
     assert result["curve"][-1]["heldout_loss"] < 0.8 * result["curve"][0]["heldout_loss"]
-    assert len(open_generation(tmp_path).item_entries()) == 3
+    assert len(open_generation(tmp_path).manifest["items"]["interest"]) == 3
     assert find_topics(tmp_path) > 0.9
 
 
