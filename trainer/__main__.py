@@ -19,13 +19,11 @@ from typing import Any, NoReturn
 from surf2vec.trainer.config import TrainConfig, config_from_dict
 from surf2vec.trainer.errors import ConfigError, SurfError
 from surf2vec.trainer.events import OnEvent, ignore_event
-from surf2vec.trainer.system.signals import end_with_parent, heed_signals
+from surf2vec.trainer.system.signals import end_with_parent, install_handlers
 from surf2vec.trainer.system.units import parse_bytes
 from surf2vec.trainer.training.job import Job, read_job
 from surf2vec.trainer.training.loop import StoppedError, train
 from surf2vec.trainer.workers.event_file import RESULT, EventFile
-
-GOES_ON = "the same command with --resume goes on from the last commit"
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -48,7 +46,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: the Triton kernel (default cpu)")
     add("--device-memory", help="budget on the GPU, e.g. 12GB; of several workers one for each, e.g. 12GB,24GB")
     add("--host-memory", default="4GB", help="budget of the process, or of each worker's (default 4GB)")
-    add("--resume", action="store_true", help="go on with the unfinished training in the store")
+    add("--resume", action="store_true", help="resume the unfinished training in the store")
     return parser
 
 
@@ -105,7 +103,7 @@ def make_job(arguments: argparse.Namespace, rank: int, num_workers: int) -> Job:
 
 def main() -> int:
     """Train; returns the exit code (see surf2vec.trainer.errors)."""
-    heed_signals()
+    install_handlers()
     arguments = make_parser().parse_args()
     rank, num_workers = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if num_workers > 1:
@@ -115,7 +113,8 @@ def main() -> int:
     try:
         result = train(make_job(arguments, rank, num_workers), on_event, resume=arguments.resume)
     except (SurfError, KeyboardInterrupt) as error:  # the training itself commits when it is interrupted
-        failure = error if isinstance(error, SurfError) else StoppedError(f"stopped: {GOES_ON}")
+        stopped = StoppedError("stopped: run the same command with --resume to continue from the last commit")
+        failure = error if isinstance(error, SurfError) else stopped
         print(f"error: {failure}", file=sys.stderr)
         if file:
             file.write_error(rank, failure)

@@ -20,7 +20,7 @@ from surf2vec.flows.cli.command import app
 from surf2vec.flows.cli.table import err
 from surf2vec.tasks.root.wording import shown
 from surf2vec.trainer.errors import SurfError
-from surf2vec.trainer.system.signals import heed_signals, is_stopping
+from surf2vec.trainer.system.signals import install_handlers, is_stopping
 
 INTERRUPTED = 130  # what Typer makes of KeyboardInterrupt
 STOPPED = ("stopped", "stopped by a signal: run the same command to resume", 1)
@@ -48,7 +48,7 @@ def main() -> None:
     if {"similar", "explain", "doctor"} & set(sys.argv[1:2]):
         skip_pandas()
     warnings.filterwarnings("ignore")  # libraries' deprecation warnings are for developers
-    heed_signals()
+    install_handlers()
     exit_code = 1  # if even the message cannot be printed
 
     def leave() -> None:

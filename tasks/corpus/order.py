@@ -1,4 +1,4 @@
-"""Tests whether the order of events says anything: whether the page before an event tells more of it than an earlier page does.
+"""Tests whether the order of events says anything: whether the page before an event predicts it better than an earlier page does.
 
 If the events of a user could as well stand in any other order, the page just before an event and any earlier one are alike. So
 pairs (page, page after it) of half of the users are learned. In the other half, an event's pair with the page just before it

@@ -153,7 +153,7 @@ def recognise(path: Path, config: IngestConfig) -> LogFile:
     if not expected and config.access_pattern:
         if not pl.Series(lines[:HEAD_LINES], dtype=pl.String).str.contains(config.access_pattern).any():
             raise InputError(
-                f"ingest.access_pattern fits none of the first {len(lines[:HEAD_LINES]):,} lines of {path}: mend the pattern, "
+                f"ingest.access_pattern fits none of the first {len(lines[:HEAD_LINES]):,} lines of {path}: fix the pattern, "
                 "or leave the file out of --logs (names that end in .csv, .tsv, .jsonl or .parquet are read as what they say)"
             )
         groups = pattern_groups(config.access_pattern)

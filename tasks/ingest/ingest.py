@@ -220,7 +220,7 @@ def _check_rejects(root: Root, staged: list[Staged], config: IngestConfig) -> No
     bad_times = next((source.bad_times for source in staged if source.bad_times), ())
     times = f"; {explain_bad_times(bad_times, config.time_format)}" if bad_times else ""
     raise RejectedError(
-        f"{message}{times}. The lines are listed in {folder}, which `surf2vec rejects` prints. Mend the logs or the settings, or "
+        f"{message}{times}. The lines are listed in {folder}, which `surf2vec rejects` prints. Fix the logs or the settings, or "
         "raise ingest.max_reject_ratio; what was there before is untouched"
     )
 

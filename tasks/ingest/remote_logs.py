@@ -1,8 +1,8 @@
 """Lists and fetches remote logs (`s3://bucket/day=*/part-*.csv.gz`) through fsspec.
 
-An object is downloaded into the call's folder; the store's own client retries what fails. The name of a log is its URL. An
-object whose size, time of change and ETag are the same as when it was read is not fetched again. Up to KEPT_BYTES stay on the
-disk until the ingest ends; other objects are deleted at once and fetched again to read their lines.
+An object is downloaded into the call's folder, where it stays until its lines are read; the store's own client retries what
+fails. The name of a log is its URL. An object whose size, time of change and ETag are the same as when it was read is not
+fetched again.
 
 Credentials come from the environment variables of the store's own tools; a URL with credentials is refused.
 """
@@ -25,7 +25,6 @@ from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.trainer.errors import InputError, ResourceError, SurfError
 from surf2vec.trainer.system.files import digest_file
 
-KEPT_BYTES = 2 << 30
 # One stream an object: several at once would hold 50 MB of it each.
 _OPTIONS: dict[str, dict[str, Any]] = {"s3": {"max_concurrency": 1}, "s3a": {"max_concurrency": 1}}
 _SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
@@ -33,13 +32,11 @@ _SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 @dataclass
 class RemoteLogs:
-    """The remote logs of one ingest. seen: URL → the log recognised at its first fetch, or the error."""
+    """The remote logs of one ingest."""
 
     folder: Path
     config: IngestConfig
-    seen: dict[str, LogFile | SurfError] = field(default_factory=dict)
     stores: dict[str, Any] = field(default_factory=dict)
-    kept_bytes: int = 0
     _lock: Lock = field(default_factory=Lock)
 
     def list(self, pattern: str) -> dict[str, Stamp]:
@@ -58,32 +55,20 @@ class RemoteLogs:
         return files
 
     def digest(self, url: str, stamp: Stamp) -> str:
-        """Fetch an object, recognise its format and return its sha256. Keeps it on the disk if KEPT_BYTES allow."""
-        with self._lock:
-            is_kept = self.kept_bytes + stamp[0] <= KEPT_BYTES
-            self.kept_bytes += stamp[0] if is_kept else 0
-        path = self._fetch(url, stamp)
-        with _naming(url, path):
-            digest = digest_file(path)
-            try:
-                self.seen[url] = recognise(path, self.config)
-            except SurfError as error:
-                self.seen[url] = error
-        if not is_kept:
-            path.unlink()
-        return digest
+        """Fetch an object and return its sha256."""
+        return digest_file(self._fetch(url, stamp))
 
     def log_of(self, source: SourceFile) -> LogFile:
         """Return the recognised log of a source, remote or local. Raises InputError when it cannot be read."""
         if not is_remote(source.name):
             return recognise(Path(source.name), self.config)
-        if source.name not in self.seen:  # known by its stamp, but its events files are damaged
-            self.digest(source.name, source.stamp)
-        seen = self.seen[source.name]
-        if isinstance(seen, SurfError):
-            with _naming(source.name, self._path(source.name)):
-                raise seen
-        return seen
+        path = self._path(source.name)
+        if not path.exists():  # known by its stamp, but its events files are damaged
+            self._fetch(source.name, source.stamp)
+            if digest_file(path) != source.sha256:
+                raise _changed(source.name)
+        with _naming(source.name, path):
+            return recognise(path, self.config)
 
     @contextmanager
     def present(self, source: SourceFile) -> Iterator[None]:
@@ -94,15 +79,9 @@ class RemoteLogs:
                 raise _changed(source.name)
             return
         path = self._path(source.name)
-        is_kept = path.exists()
         with _naming(source.name, path):
-            if not is_kept:
-                self._fetch(source.name, source.stamp)
-                if digest_file(path) != source.sha256:
-                    raise _changed(source.name)
             yield
-        if not is_kept:
-            path.unlink()
+        path.unlink()
 
     def _path(self, url: str) -> Path:
         """Return the local path of an object; it has the same file name."""

@@ -47,7 +47,7 @@ def make_night(
         run = call(steps.open_run, night, ingested, logs)
         call(steps.build_corpus, night, run)
         reporter.name_night(run)
-        if steps.find_unchanged(night, run):
+        if steps.find_unchanged_base(night, run):
             call(steps.push_release, night, run)
             return summarize_finished(run, night.config.publish)
         call(steps.try_settings, night, run)

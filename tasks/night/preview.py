@@ -21,7 +21,7 @@ from surf2vec.tasks.gate.figures import foresee, open_case
 from surf2vec.tasks.ingest.ingest import ingest
 from surf2vec.tasks.ingest.sources import read_catalog
 from surf2vec.tasks.night.context import NightContext
-from surf2vec.tasks.night.runs import find_run, name_asked
+from surf2vec.tasks.night.runs import find_run, request_digest
 from surf2vec.tasks.night.summary import announce_run
 from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.root import records
@@ -108,7 +108,7 @@ def _plan(night: NightContext, champion: str | None) -> tuple[Run, bool]:
     """Return the run of the night, planned, and whether the same night was made already."""
     request = night.corpus_request(records.NightPlan())
     inputs = request.inputs(request.select_window(night.root))
-    digest = name_asked(inputs, night.config.outcome_settings(), night.is_full)
+    digest = request_digest(inputs, night.config.outcome_settings(), night.is_full)
     found = find_run(night.root, digest)
     if found and (found.record().steps.report or found.record().steps.unchanged):
         return found, True

@@ -14,14 +14,14 @@ from surf2vec.trainer.store.tokens import whole_window
 from surf2vec.trainer.system.files import digest_json
 
 
-def name_asked(inputs: dict[str, Any], settings: dict[str, Any], is_full: bool) -> str:
+def request_digest(inputs: dict[str, Any], settings: dict[str, Any], is_full: bool) -> str:
     """Return a digest of the request for a night. Repeating a command with the same sources gives the same digest."""
     return digest_json({"inputs": inputs, "settings": settings, "full": is_full})[:16]
 
 
 def find_run(root: Root, digest: str) -> Run | None:
-    """Return the newest run with this digest (`name_asked`), except unfinished ones whose base is no longer in the root."""
-    same = [record for record in read_run_records(root) if record.asked == digest]
+    """Return the newest run with this digest (`request_digest`), except unfinished ones whose base is no longer in the root."""
+    same = [record for record in read_run_records(root) if record.request == digest]
     for record in sorted(same, key=lambda record: record.created_at, reverse=True):
         is_done = record.steps.report or record.steps.unchanged
         if is_done or record.base is None or open_base(root, record.base.release):

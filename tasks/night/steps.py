@@ -86,7 +86,7 @@ def _find_or_plan(night: NightContext, logs: list[str], on_event: OnEvent) -> Ru
     request = night.corpus_request(records.NightPlan())
     inputs = request.inputs(request.select_window(root))
     settings = config.outcome_settings()
-    digest = runs.name_asked(inputs, settings, night.is_full)
+    digest = runs.request_digest(inputs, settings, night.is_full)
     found = runs.find_run(root, digest)
     if found:
         runs.reopen_gone(found)
@@ -125,7 +125,7 @@ def build_corpus(night: NightContext, run: Run) -> None:
     night.reporter.add_table(night.config.publish, "funnel", funnel, notes)
 
 
-def find_unchanged(night: NightContext, run: Run) -> Run | None:
+def find_unchanged_base(night: NightContext, run: Run) -> Run | None:
     """Returns the run of the base release if no user's tokens changed since, so that there is nothing to do; else None."""
     record = run.record()
     if not record.base or record.require(records.CorpusStep).num_changed:

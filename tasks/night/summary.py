@@ -5,7 +5,7 @@ from typing import Any
 from surf2vec.tasks.config import GateConfig, PublishConfig
 from surf2vec.tasks.ingest.deliveries import find_known
 from surf2vec.tasks.night.context import NightContext
-from surf2vec.tasks.night.runs import find_run, is_whole, name_asked
+from surf2vec.tasks.night.runs import find_run, is_whole, request_digest
 from surf2vec.tasks.registry.faults import is_served
 from surf2vec.tasks.registry.releases import find_alias
 from surf2vec.tasks.report.measured import list_train_metrics
@@ -32,7 +32,7 @@ def find_finished(night: NightContext, logs: list[str]) -> Run | None:
         return None
     request = night.corpus_request(records.NightPlan())
     inputs = request.inputs(request.select_window(root))
-    run = find_run(root, name_asked(inputs, config.outcome_settings(), night.is_full))
+    run = find_run(root, request_digest(inputs, config.outcome_settings(), night.is_full))
     if run is None or not is_whole(run):
         return None
     steps = run.record().steps

@@ -290,12 +290,12 @@ class ReleaseBefore(_Record):
 class NightPlan(_Record):
     """What a run began with (tasks/training/beginning.py).
 
-    asked: the digest by which the same command finds this run; champion: the release that served; base: the release that it
+    request: the digest by which the same command finds this run; champion: the release that served; base: the release that it
     continues, None for a full night; space: the champion whose vector space it keeps; start: where training starts from;
     retained: the corpus whose users without events keep their vectors in a full night.
     """
 
-    asked: str | None = None
+    request: str | None = None
     champion: str | None = None
     base: ReleaseBefore | None = None
     space: ReleaseBefore | None = None

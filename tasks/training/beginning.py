@@ -69,7 +69,7 @@ def why_full(request: NightRequest, base: BaseRelease | None, corpus: dict[str, 
     changed = list_differences(made_from, request.inputs)
     changed += ["max_users"] if made_from.get("max_users") != request.inputs["max_users"] else []
     then, now = dataclasses.asdict(base.generation.config), dataclasses.asdict(request.config)
-    same = {*RESULT_NEUTRAL, *VALUES}  # the night goes on with what the log chose then
+    same = {*RESULT_NEUTRAL, *VALUES}  # the night keeps what the log chose then
     changed += [f"train.{name}" for name in now if name not in same and then.get(name) != now[name]]
     if changed:
         return f"changed since release {release}: {', '.join(changed)}"
@@ -90,12 +90,12 @@ def night_schedule(config: TrainConfig) -> Schedule:
 
 
 def plan_night(root: Root, champion: str | None, request: NightRequest, digest: str) -> NightPlan:
-    """Plan a new night: whether it builds on the champion, and the reason if not. `digest`: the result of `name_asked`."""
+    """Plan a new night: whether it builds on the champion, and the reason if not. `digest`: the result of `request_digest`."""
     space = open_base(root, champion) if champion else None
     corpus: dict[str, Any] = {}
     if space:
         before = open_corpus(root.corpus(space.record.window_id))
-        # as the night's corpus will say, too, if it goes on from this one
+        # as the night's corpus will say, too, if it continues this one
         corpus, request = before.manifest, dataclasses.replace(request, config=choose_parts(request.config, before))
     reason = why_full(request, space, corpus)
     base = space if reason is None else None
@@ -111,7 +111,7 @@ def plan_night(root: Root, champion: str | None, request: NightRequest, digest: 
         start = f"vectors of release {space.record.release}"
         retained = None if list_differences(corpus.get("made_from", {}), request.inputs) else space.record.window_id
     return NightPlan(
-        asked=digest, champion=champion, base=base.record if base else None, space=space.record if space else None,
+        request=digest, champion=champion, base=base.record if base else None, space=space.record if space else None,
         full_because=reason, full_until=base.record.full_until if base else request.inputs["days"][1], start=start,
         retained=retained,
     )  # fmt: skip
@@ -146,13 +146,13 @@ def refit(root: Root, job: Job, record: RunRecord, on_event: OnEvent, fan_out: F
     corpus, evaluated = open_corpus(job.corpus_dir), record.require(EvaluateStep)
     values = {"evaluation": evaluated.model_dump(exclude={"digest", "seconds"}, exclude_unset=True)}
     space = _find_start(root, job, record)
-    begin = HeldOutBeginning(root, job, space) if space else None
+    begin = HeldOutStart(root, job, space) if space else None
     generation = refit_held_out(job, corpus, values, on_event, begin, fan_out)
     return {"generation": generation.generation, "num_users": corpus.manifest["num_held_out"]}
 
 
 @dataclass(frozen=True)
-class HeldOutBeginning:
+class HeldOutStart:
     """Begins the rows of held-out users in a full night. It is sent to other processes, so a call opens the champion."""
 
     root: Root
@@ -223,6 +223,6 @@ def _require(root: Root, base: ReleaseBefore) -> BaseRelease:
     found = open_base(root, base.release)
     if found is None:
         raise DamageError(
-            f"release {base.release}, which this night goes on from, is no longer whole in {root.path}: run it with --full"
+            f"release {base.release}, which this night continues, is no longer whole in {root.path}: run it with --full"
         )
     return found

@@ -3,7 +3,7 @@
 Training has not seen the newest new item of these users, and evaluation does not ask them. Each weight ranks that item among all
 items new to the user. Another weight than the usual one is chosen only if the mean logarithm of the rank is lower by more than
 two standard errors of the difference, user by user. hit@20 needs several times the users to tell the same: it counts only ranks
-that cross 20. A release that goes on from another one keeps its weight, so that their vectors compare.
+that cross 20. A release that continues another one keeps its weight, so that their vectors compare.
 """
 
 from dataclasses import replace

@@ -4,7 +4,7 @@
 rendezvous would listen on all interfaces, without a password; this one is a store that listens on 127.0.0.1 only.
 
 torchrun's handler of SIGTERM raises at any point of the agent. A killed parent sends one signal for each of its threads, and the
-second would leave the agent without the lock that tells it that a worker ended: it would wait until STOP_SECONDS are over.
+second would leave the agent without the lock that reports that a worker ended: it would wait for STOP_SECONDS.
 Here SIGTERM sets a flag, which the agent checks each time that it polls the workers.
 """
 

@@ -4,7 +4,7 @@ Each trial trains the trail of one user in `ONE_IN`, with one setting changed. T
 users, which its training has not seen. What evaluation holds out is neither trained on nor asked. A value is chosen only if its
 hit@20 is above that of the present value by more than two standard errors of the difference, user by user. The present values
 are the defaults at first, then those of the release that serves, so that chance does not change them from one full night to the
-next. A night that goes on from a release keeps its values. All trials together train one of the two parts four times, for one
+next. A night that continues a release keeps its values. All trials together train one of the two parts four times, for one
 user in 40: of 100,000 users about a quarter of the training's seconds, of more users less.
 """
 
@@ -35,27 +35,30 @@ ONE_IN = 40
 MAX_USERS = 200_000
 """Users of a sample. They suffice for differences of .002; more take longer."""
 MIN_ASKED = 2_000
-"""Users that rank. Fewer do not tell a gain of .01 from chance."""
+"""Users that rank. Fewer do not distinguish a gain of .01 from chance."""
 MAX_ASKED = 2_500
 """More would take more time to rank than to train."""
 _NO_COMMITS_SECONDS = 86_400.0
 
 
-def try_settings(root: Root, job: Job, present: Generation | None, goes_on: bool, on_event: OnEvent) -> dict[str, Any]:
+def try_settings(
+    root: Root, job: Job, present: Generation | None, is_continued: bool, on_event: OnEvent
+) -> dict[str, Any]:
     """Return the record of step "trial": the trail's settings, by name, and the trials that chose them.
 
-    present: the generation of the release that serves; goes_on: the training continues it and keeps its settings.
+    present: the generation of the release that serves; is_continued: the training continues it and keeps its settings.
     """
     corpus = open_corpus(job.corpus_dir)
-    start = read_present(present.config if present else job.config)
-    if goes_on or (reason := why_no_trials(job.config, corpus.num_users)):
-        return {"settings": start, "reason": "as in the release that it goes on from" if goes_on else reason}
+    config = present.config if present else job.config
+    start = {name: getattr(config, name) for name in VALUES}
+    if is_continued or (reason := why_no_trials(job.config, corpus.num_users)):
+        return {"settings": start, "reason": "as in the release that it continues" if is_continued else reason}
     with open_scratch_folder(root, "trial") as folder:
         sample = write_user_sample(corpus, share_of(corpus.num_users), MAX_ASKED, folder / "corpus")
         num_asked = sample.manifest["num_choosing"]
         if num_asked < MIN_ASKED:
             few = f"{num_asked:,} users of one in {ONE_IN} can be asked, fewer than {MIN_ASKED:,}"
-            return {"settings": start, "reason": f"{few}: they do not tell a gain from chance"}
+            return {"settings": start, "reason": f"{few}: they do not distinguish a gain from chance"}
         log(on_event, f"trying the trail's settings on {sample.num_users:,} users, {num_asked:,} of them asked")
         trials = [start] + [start | {name: value} for name in VALUES for value in VALUES[name] if value != start[name]]
         hits: list[NDArray[np.float64] | None] = []
@@ -74,17 +77,13 @@ def try_settings(root: Root, job: Job, present: Generation | None, goes_on: bool
     return choice | {"num_users": sample.num_users, "num_asked": num_asked}
 
 
-def read_present(config: TrainConfig) -> dict[str, Any]:
-    """Return the settings that trials change, by name."""
-    return {name: getattr(config, name) for name in VALUES}
-
-
 def why_no_trials(config: TrainConfig, num_users: int) -> str | None:
     """Return the reason why no trial is made; None if trials are made."""
     if config.parts == "interest":
         return "vectors have no trail, so none of its settings is tried"
     if num_users < ONE_IN * MAX_ASKED:
-        return f"the trail's settings are not tried: one in {ONE_IN} of {num_users:,} users does not tell a gain from chance"
+        too_few = f"one in {ONE_IN} of {num_users:,} users does not distinguish a gain from chance"
+        return f"the trail's settings are not tried: {too_few}"
     return None
 
 

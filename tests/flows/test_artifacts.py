@@ -89,8 +89,8 @@ def test_the_tasks_are_the_steps_of_the_night_in_order_and_those_that_need_a_ser
     from surf2vec.flows.nightly import TASKS
 
     source = inspect.getsource(night.make_night)
-    order = re.findall(r"call\(steps\.(\w+)", source[source.index("steps.find_unchanged") :])
-    before = re.findall(r"call\(steps\.(\w+)", source[: source.index("steps.find_unchanged")])
+    order = re.findall(r"call\(steps\.(\w+)", source[source.index("steps.find_unchanged_base") :])
+    before = re.findall(r"call\(steps\.(\w+)", source[: source.index("steps.find_unchanged_base")])
     assert [one.fn.__name__ for one in TASKS] == before + order[1:]
     for one in TASKS:
         assert one.retries == (6 if hasattr(one.fn, "needs_server") else 0), one.name

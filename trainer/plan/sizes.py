@@ -17,10 +17,7 @@ MAKING_BYTES_PER_ROW = 106  # while the sampling tables of a block are made, bes
 DEALING_BYTES_PER_ITEM = 8 + 1 + 4 + 4 + 8  # tokens, whether shared, block, row; temporary row numbers
 TRAIL_BYTES_PER_ITEM = 8 + 4 + 4 + 4 + 4 + 8 + 8 * 12  # alias tables, corrections, L2, shares, counts; of eight threads
 THINNING_BYTES_PER_ITEM = 8 + 8  # keep thresholds and counts; a tree needs no other sampling tables
-ENTRY_BYTES = 4 + 4 + 4  # of gradient accumulation: row, pull, prediction
-SORTED_ENTRY_BYTES = 4 + 4 + 4 + 4  # in a thread's sort
-SORTING_BYTES_PER_ROW = 4 + 4 + 4  # of every row, in each thread
-STEP_BYTES_PER_USER = 8 + 8 + 8 + 24  # starts and number of its entries; temporary arrays
+ENTRY_BYTES = 48  # of gradient accumulation: row, pull, and their places in a sparse matrix while it is made
 LONG_HISTORIES = 8  # assumes that users of a step have at most this many times the mean tokens
 DEVICE_ROUNDING_BYTES = 64 * 10**6  # torch allocates pieces of 2 and 20 MiB, and temporary memory
 DEVICE_SAMPLING_BYTES_PER_ITEM = 8 + 4 + 8 + 4  # alias thresholds, aliases, keep thresholds, corrections
@@ -103,19 +100,15 @@ class Sizes:
         return images_bytes + shared_bytes + self.tables_bytes(num_blocks) + trail_bytes
 
     def accumulation_bytes(self, work: Work, num_blocks: int) -> int:
-        """Return the further bytes of gradient accumulation: the entries of a step's users, and the threads' sorts."""
-        config = self.config
+        """Return the further bytes of gradient accumulation: the ledger of a step's users, and its sparse product."""
+        config, dims_bytes = self.config, self.config.interest_size * 4
         if config.accumulate == 1:
             return 0
-        from surf2vec.trainer.kernels.cpu import used_threads  # numba takes half a second to import
-
-        threads = used_threads(config)
-        entry_bytes = ENTRY_BYTES + threads * SORTED_ENTRY_BYTES
         users = min(config.accumulate, work.most_users)
         tokens = min(work.most_tokens, LONG_HISTORIES * work.most_tokens * users // max(1, work.most_users))
-        num_rows = self.block_bytes(num_blocks) // self.row_bytes
-        entries_bytes = tokens * (config.interest_size * 4 + (1 + config.negative) * entry_bytes)
-        return work.most_users * STEP_BYTES_PER_USER + entries_bytes + num_rows * threads * SORTING_BYTES_PER_ROW
+        entries = tokens * (1 + config.negative)
+        num_rows = min(entries, self.block_bytes(num_blocks) // self.row_bytes)
+        return 2 * (tokens + num_rows) * dims_bytes + entries * ENTRY_BYTES
 
     def tables_bytes(self, num_blocks: int) -> int:
         """Return the bytes of the sampling tables or the tree of an item block."""

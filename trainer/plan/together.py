@@ -80,7 +80,7 @@ def plan_together(
 
     Raises ConfigError when the settings do not allow the way, ResourceError with the numbers when nothing fits.
     """
-    way = choose_way(team, sizes, config) if resumed_from is None else keep_plan(team, sizes, resumed_from)
+    way = choose_sharing(team, sizes, config) if resumed_from is None else keep_plan(team, sizes, resumed_from)
     sized, plans = replace(sizes, sharing=way.sharing), []
     num_users = sum(member.work.num_users for member in team.members)
     for rank, member in enumerate(team.members):
@@ -97,7 +97,7 @@ def plan_together(
     return plans
 
 
-def choose_way(team: TeamSpec, sizes: Sizes, config: TrainConfig) -> SharingPlan:
+def choose_sharing(team: TeamSpec, sizes: Sizes, config: TrainConfig) -> SharingPlan:
     """Return the best way that fits every worker."""
     if config.sharing == "sharded" and not sizes.can_split:
         raise ConfigError(

@@ -17,7 +17,7 @@ PR_SET_PDEATHSIG = 1
 _interrupted = threading.Event()
 
 
-def heed_signals() -> None:
+def install_handlers() -> None:
     """Make SIGTERM raise KeyboardInterrupt once, Ctrl-C send SIGTERM, and a second Ctrl-C end the process at once.
 
     An ignored SIGINT stays ignored, as in a shell's background jobs.
@@ -29,7 +29,7 @@ def heed_signals() -> None:
 
 
 def is_stopping() -> bool:
-    """Return whether a signal handled by `heed_signals` was received."""
+    """Return whether a signal handled by `install_handlers` was received."""
     return _interrupted.is_set() or signal.getsignal(signal.SIGINT) is signal.SIG_DFL
 
 

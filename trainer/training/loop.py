@@ -75,7 +75,7 @@ def train(
             raise ConfigError(
                 f"the store {job.store_dir} holds this training at "
                 f"{state.record.position / state.manifest['num_positions']:.0%}: "
-                "give --resume to go on with it, or another --store"
+                "give --resume to continue it, or another --store"
             )
         record, compile_seconds = state.record, 0.0
         if not state.is_done:

@@ -110,7 +110,7 @@ def start_night(job: Job, corpus: Corpus, start: NightStart, on_event: OnEvent =
     """
     base, config = start.base, job.config
     if reason := incompatibility(config, base):
-        raise ConfigError(f"this night cannot go on from generation {base.generation}: {reason}; run it with --full")
+        raise ConfigError(f"this night cannot continue from generation {base.generation}: {reason}; run it with --full")
 
     def make_items(part: str) -> Image:
         """Return the base's items with decayed sums, then the new ones. The base's are mapped from disk."""

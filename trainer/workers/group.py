@@ -117,7 +117,7 @@ class Workers:
             first = (str(error).splitlines() or [type(error).__name__])[0]
             raise WorkerLostError(
                 f"worker {self.rank} lost touch with one of the {self.num} workers ({first}): torchrun --max-restarts "
-                "starts them again, and the training goes on from its last commit"
+                "restarts them, and the training resumes from its last commit"
             ) from None
 
 

@@ -129,27 +129,6 @@ def test_who_has_nothing_new_is_not_trained_and_a_night_may_change_nothing(tmp_p
     assert changed.count_training_tokens().sum() == again.manifest["num_tokens"] == 8
 
 
-def test_who_falls_below_the_thresholds_keeps_row_and_vector_but_has_no_tokens(tmp_path: Path) -> None:
-    events = [*visits("ann", "/a", "/b", day=1), *visits("ann", "/a", day=3), *visits("bob", "/a", "/b", day=3)]
-    events += visits("cat", "/a", day=3)  # new, and below: no row
-    config = EVERYTHING.model_copy(update={"min_user_events": 2})
-    root = write_events(tmp_path, events, partitions=1)
-    base = build(root, Night(1, 1), None, config)
-    corpus = build(root, Night(3, 3, retain_days=0), base, config)
-    assert histories_of(corpus, 0) == [("ann", []), ("bob", [0, 1])]
-    assert open_corpus(corpus.folder / "changed").read_ids(0).to_pylist() == ["bob"]
-    assert corpus.manifest["funnel"][-1] == ["users kept", 1]
-
-
-def test_items_of_the_base_stay_though_nobody_sees_them(tmp_path: Path) -> None:
-    root = write_events(tmp_path, [*visits("ann", "/x", "/a", day=1), *visits("ann", "/b", "/a", day=2)], partitions=1)
-    corpus = build(root, Night(2, 2), build(root, Night(1, 1), None))
-    assert [tuple(item.values()) for item in read_vocabulary(corpus)] == [
-        (0, "/a", 1, 1), (1, "/x", 0, 0), (2, "/b", 1, 1)
-    ]  # fmt: skip
-    assert corpus.manifest["num_new_items"] == 1
-
-
 random_nights = st.lists(
     st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(0, 3)).map(lambda n: Night(n[0], n[0] + n[1], n[2])),
     min_size=2,

@@ -81,19 +81,6 @@ def test_every_format_gives_the_same_events(tmp_path: Path, root: Path, name: st
     assert (record["lines"], record["events"], record["num_rejected"]) == (2, 2, 0)
 
 
-def test_formats_mixed_in_one_run(tmp_path: Path, root: Path) -> None:
-    for name, dump in DUMPS.items():
-        dump(tmp_path / name)
-    record = take_in(root, f"{tmp_path}/a.*")
-    assert record["sources_new"] == 5
-    assert record["events"] == 10
-    assert record["formats"] == {"access": 1, "csv": 1, "jsonl": 1, "parquet": 1, "tsv": 1}
-    assert record["times"] == {
-        "access-log times": 1, "epoch seconds": 1, "text with zone": 2, "timestamps without zone, taken as UTC": 1,
-    }  # fmt: skip
-    assert {row[:3] for row in read_events(root)} == set(EVENTS)
-
-
 def test_what_is_in_the_root(tmp_path: Path, root: Path) -> None:
     log = write_log(tmp_path / "a.csv", "b,/x,2020-07-02 01:00", "a,/y,2020-07-01", "a,/x,2020-07-01", "a,,2020-07-01")
     take_in(root, log, max_reject_ratio=1)
@@ -290,13 +277,6 @@ def test_the_number_of_micro_partitions_is_fixed_by_the_first_ingest(tmp_path: P
         take_in(root, tmp_path / "b.csv", partitions=32)
     take_in(root, tmp_path / "b.csv", partitions=None)
     assert {partition for (partition,) in read_events(root, "micro_partition")} == set(range(16))
-
-
-def test_micro_partitions_by_default(tmp_path: Path, root: Path) -> None:
-    for name in ("a.csv", "b.csv"):
-        write_log(tmp_path / name, f"u,/{name},2020-07-01")
-    take_in(root, f"{tmp_path}/*.csv", partitions=None)
-    assert read_json(root / "sources.json")["partitions"] == 8
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from surf2vec.tasks.ingest import remote_logs
 from surf2vec.trainer.errors import InputError, ResourceError
 from surf2vec.trainer.system.files import read_json
 from tests.roots.ingest import HEADER, read_events, read_rejects, snapshot, take_in, write_log
@@ -94,31 +93,6 @@ def test_a_store_that_is_away_is_named(bucket: Bucket, tmp_path: Path, monkeypat
         away.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
         with pytest.raises(ResourceError, match=r"s3://logs/day=.*: .*AWS_ENDPOINT_URL"):
             take_in(tmp_path / "root", GLOB)
-
-
-@pytest.mark.slow
-def test_beyond_the_room_on_the_disk_objects_are_fetched_again(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    largest = 0
-    real = remote_logs.RemoteLogs._fetch
-
-    def watch(self, url, stamp):
-        nonlocal largest
-        path = real(self, url, stamp)
-        largest = max(largest, len([one for one in self.folder.rglob("*") if one.is_file()]))
-        return path
-
-    monkeypatch.setattr(remote_logs, "KEPT_BYTES", 0)
-    monkeypatch.setattr(remote_logs.RemoteLogs, "_fetch", watch)
-    for number in range(3, 9):
-        bucket.put(f"day=2020-07-0{number}/part-0.csv", day(number, 50))
-    try:
-        assert take_in(tmp_path / "root", GLOB)["lines"] == 800
-    finally:
-        for number in range(3, 9):
-            bucket.remove(f"day=2020-07-0{number}/part-0.csv")
-    assert largest <= 2
 
 
 @pytest.mark.slow

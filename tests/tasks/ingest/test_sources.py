@@ -15,7 +15,7 @@ from surf2vec.tasks.ingest.formats import check_shapes
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
 from surf2vec.tasks.ingest.sources import Catalog, SourceFile, Stamp, read_catalog, sum_counts
 from surf2vec.tasks.root.run import Root
-from surf2vec.trainer.errors import ConfigError, DamageError, InputError
+from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.events import ignore_event
 
 CONFIG = IngestConfig()
@@ -133,41 +133,6 @@ def counts(delivery: Delivery) -> tuple[int, int, int]:
     return delivery.num_new, delivery.num_replaced, delivery.num_known
 
 
-def test_a_new_source_adds() -> None:
-    catalog = catalog_of(entry("1", "a"))
-    assert counts(deliver(catalog, source("b", "2"))) == (1, 0, 0)
-    assert shape(catalog) == {"1": ["a"], "2": ["b"]}
-
-
-def test_the_same_name_with_other_bytes_replaces_its_own() -> None:
-    catalog = catalog_of(entry("1", "a"), entry("2", "b"))
-    assert counts(deliver(catalog, source("a", "3"))) == (0, 1, 0)
-    assert shape(catalog) == {"2": ["b"], "3": ["a"]}
-
-
-def test_the_same_bytes_again_are_nothing_new() -> None:
-    catalog = catalog_of(entry("1", "a"))
-    assert counts(deliver(catalog, source("a", "1"))) == (0, 0, 1)
-    assert counts(deliver(catalog, source("b", "1"))) == (0, 0, 1)
-    assert shape(catalog) == {"1": ["a", "b"]}
-
-
-def test_the_same_bytes_twice_in_one_call() -> None:
-    catalog = Catalog()
-    delivery = deliver(catalog, source("b", "1"), source("a", "1"))
-    assert [source.name for source in delivery.to_ingest] == ["a"]
-    assert counts(delivery) == (1, 0, 1)
-    assert shape(catalog) == {"1": ["a", "b"]}
-
-
-def test_old_bytes_stay_under_their_copy() -> None:
-    catalog = catalog_of(entry("1", "a", "b", "c"))
-    deliver(catalog, source("a", "2"))
-    assert shape(catalog) == {"1": ["b", "c"], "2": ["a"]}
-    deliver(catalog, source("c", "3"))
-    assert shape(catalog) == {"1": ["b"], "2": ["a"], "3": ["c"]}
-
-
 def test_a_source_may_become_a_copy_of_another() -> None:
     catalog = catalog_of(entry("1", "a"), entry("2", "b"))
     assert counts(deliver(catalog, source("a", "2"))) == (0, 0, 1)
@@ -184,36 +149,6 @@ def test_after_any_deliveries_each_name_has_its_last_bytes(deliveries: list[dict
         expected |= delivered
         assert catalog.names == expected
         assert all(digest == entry["sha256"] for digest, entry in catalog.entries.items())
-
-
-def test_other_rules_want_all_sources_again() -> None:
-    other = IngestConfig(timezone="Europe/Berlin")
-    catalog = catalog_of(entry("1", "a"), entry("2", "b", "c"))
-    with pytest.raises(
-        ConfigError, match=r"ingest\.timezone is 'Europe/Berlin', but was 'UTC'.*\(2 are missing: b, c\)"
-    ):
-        deliver(catalog, source("a", "1"), config=other)
-    with pytest.raises(ConfigError, match="set it back, or give all logs again"):
-        deliver(catalog, config=other)
-    delivery = deliver(catalog, source("a", "1"), source("c", "2"), config=other)
-    assert [source.name for source in delivery.to_ingest] == ["a", "c"]
-    assert shape(catalog) == {"1": ["a"], "2": ["b", "c"]}
-
-
-def test_a_root_of_older_rules_wants_all_sources_again_and_says_so() -> None:
-    catalog = catalog_of(entry("1", "a"), entry("2", "b"))
-    catalog.rules = {"version": 1, "timezone": "UTC", "granularity": "page", "prefix_depth": None, "keep_query": []}
-    with pytest.raises(ConfigError) as refused:
-        deliver(catalog, source("a", "1"), source("c", "3"))
-    assert str(refused.value).startswith(
-        "the rules from URL to item (docs/urls.md) are of version 2, but were of 1 when "
-    )
-    assert "made: give all logs again in one call (1 are missing: b), or begin a new --root" in str(refused.value)
-    with pytest.raises(ConfigError, match=r"give all logs again in one call \(2 are missing: a, b\)"):
-        deliver(catalog)
-    delivery = deliver(catalog, source("a", "1"), source("b", "2"))
-    assert delivery.changes == ["the rules from URL to item (docs/urls.md) are of version 2, but were of 1"]
-    assert [source.name for source in delivery.to_ingest] == ["a", "b"]
 
 
 @pytest.mark.parametrize(

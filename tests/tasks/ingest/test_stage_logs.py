@@ -76,20 +76,6 @@ def test_parts_of_a_source_change_no_byte(tmp_path: Path, monkeypatch: pytest.Mo
     assert read_rejects(tmp_path / "parts") == read_rejects(tmp_path / "whole") != []
 
 
-@pytest.mark.parametrize(("num_lines", "num_parts"), [(0, 0), (1, 1), (100, 1), (101, 2), (1000, 10), (1001, 11)])
-def test_parts_are_as_large_as_may_be(num_lines: int, num_parts: int) -> None:
-    size = (num_lines, 20 * num_lines, 2 * num_lines, 20 * num_lines)
-    part_lines = staging._choose_part_lines(100 * (140 + 2 * 60 + 3 * 20), *size)
-    assert 1 <= part_lines <= 100
-    assert len(range(0, num_lines, part_lines)) == num_parts
-
-
-def test_a_source_that_repeats_itself_has_larger_parts() -> None:
-    size = (1000, 20_000, 50, 500)
-    assert staging._choose_part_lines(1000 * 140 + 50 * 60 + 3 * 500, *size) == 1000
-    assert staging._choose_part_lines(1000 * 140 + 50 * 60 + 3 * 500 - 1, *size) == 500
-
-
 def test_sources_are_told_of_in_order_and_progress_ends_whole(tmp_path: Path) -> None:
     told: list[tuple[str, dict[str, Any]]] = []
     logs = write_logs(tmp_path, 4, 2000)

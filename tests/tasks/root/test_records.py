@@ -25,7 +25,7 @@ from surf2vec.trainer.system.files import read_json, write_json
 
 RECORD = r"""
 {
-"asked": "fce759bd5bae956c",
+"request": "fce759bd5bae956c",
 "base": {"full_until": "2026-01-01", "release": "5295cab8534a", "space_id": "5295cab8534a",
 "window_id": "53e2a88c3fad6a0e"},
 "champion": "5295cab8534a",

@@ -98,7 +98,7 @@ def test_the_trainer_refuses_to_start(
     write_corpus(tmp_path / "corpus", planted_histories(num_users=8), partitions=2)
     error, words = FAILURES["no compiler"]
     monkeypatch.setattr(loop, "pick_kernel", lambda *_: failing_kernel(error))
-    monkeypatch.setattr(trainer_alone, "heed_signals", lambda: None)
+    monkeypatch.setattr(trainer_alone, "install_handlers", lambda: None)
     command = ["trainer", "--corpus", str(tmp_path / "corpus"), "--store", str(tmp_path / "store"), "--device", "cuda"]
     monkeypatch.setattr(sys, "argv", command)
     assert trainer_alone.main() == ResourceError.exit_code

@@ -1,5 +1,7 @@
 """The planner never goes above the budget and never refuses what fits."""
 
+import importlib
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +12,8 @@ from hypothesis import strategies as st
 
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ResourceError
+from surf2vec.trainer.kernels.accumulation import make_ledger, move_items
+from surf2vec.trainer.model.rows import Rows
 from surf2vec.trainer.model.trees import make_tree
 from surf2vec.trainer.plan.alone import Budget, Division, Plan, plan_training
 from surf2vec.trainer.plan.prediction import Rates
@@ -212,17 +216,21 @@ def test_sizes_by_hand() -> None:
     assert plain.item_bytes(4) == 3 * (31 * 516 + (1000 - 31) * 516 // 4) + tables_bytes
 
 
-def test_accumulated_gradients_are_counted_by_hand() -> None:
-    """Steps of 10 users, 20 tokens each in the mean and 160 at most, one thread: 12 bytes an entry, and 16 where it is sorted."""
-    work = Work(users=[100, 50], tokens=[2000, 900], epochs=1, commit_seconds=60)
-    few, rows = training_sizes(TrainConfig(parts="interest", accumulate=10, negative=4, threads=1), 1000, None), 1000
-    assert few.accumulation_bytes(work, 1) == 100 * 48 + 1600 * (512 + 5 * 28) + rows * 12
-    private = training_sizes(TrainConfig(parts="interest", accumulate=1000, negative=10, threads=1), 1000, None)
-    assert private.accumulation_bytes(work, 1) == 100 * 48 + 2000 * (512 + 11 * 28) + rows * 12
-    assert training_sizes(TrainConfig(parts="interest"), 1000, None).accumulation_bytes(work, 1) == 0
-    budget = Budget(10**9, 0, PLENTY)
-    plan, plain = plan_training(work, private, budget), plan_training(work, sizes_of(1000, 128, negative=10), budget)
-    assert plan.peak_bytes - plain.peak_bytes == private.accumulation_bytes(work, 1)
+@pytest.mark.parametrize(("num_negatives", "num_items"), [(4, 20_000), (10, 1_000_000)])
+def test_the_memory_of_accumulated_gradients_is_counted(num_negatives: int, num_items: int) -> None:
+    config = TrainConfig(parts="interest", vector_size=64, accumulate=100, negative=num_negatives)
+    work, rng = Work(users=[100], tokens=[40_000], epochs=1, commit_seconds=60), np.random.default_rng(0)
+    outputs = Rows(np.zeros((num_items, 64), np.float32), np.zeros(num_items, np.float32))
+    importlib.import_module("scipy.sparse")  # as before a plan, when the kernel is warmed up
+    tracemalloc.start()
+    ledger = make_ledger(40_000, num_negatives, 64)
+    ledger.rows[:], ledger.pulls[:], ledger.hiddens[:] = rng.integers(0, num_items, ledger.rows.shape, np.int32), 1, 1
+    move_items(outputs, ledger, config, np.float32(0.1))
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    sizes = training_sizes(config, num_items, None)
+    assert 0.5 * sizes.accumulation_bytes(work, 1) < peak_bytes < sizes.accumulation_bytes(work, 1)
+    assert training_sizes(TrainConfig(), 1000, None).accumulation_bytes(work, 1) == 0
 
 
 def test_a_tree_is_divided_below_its_upper_levels() -> None:

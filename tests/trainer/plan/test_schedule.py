@@ -10,7 +10,6 @@ from surf2vec.trainer.draws import ORDER, counter, draws, mix_array, user_keys
 from surf2vec.trainer.plan.schedule import (
     learning_rates,
     partition_order,
-    place_offsets,
     step_at,
     tokens_before,
     user_order,
@@ -41,18 +40,6 @@ def test_users_of_one_hash_stay_in_order() -> None:
 def test_orders_differ_between_epochs_and_seeds() -> None:
     orders = [partition_order(seed, epoch, 64).tolist() for seed in (1, 2) for epoch in (0, 1)]
     assert len({tuple(order) for order in orders}) == 4
-
-
-def test_place_offsets() -> None:
-    offsets = place_offsets(list(np.array([[2], [0], [1]])), np.array([10, 20, 30]))
-    assert offsets.tolist() == [0, 30, 40, 60]
-
-
-def test_learning_rate_falls_linearly_over_all_epochs() -> None:
-    lengths = np.array([10, 30, 10])
-    first = learning_rates(0.1, 0.0, 0, lengths, 100)
-    second = learning_rates(0.1, 0.0, 50, lengths, 100)
-    np.testing.assert_allclose(np.concatenate([first, second]), [0.1, 0.09, 0.06, 0.05, 0.04, 0.01], rtol=1e-6)
 
 
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 6), st.integers(0, 3))
@@ -88,13 +75,6 @@ def test_with_one_block_the_order_does_not_hang_on_chunks(num_partitions: int, c
     assert [(step.epoch, step.place) for step in steps] == [(e, p) for e in range(2) for p in range(num_partitions)]
     offsets = np.arange(num_partitions + 1) * 10
     assert [tokens_before(step, offsets, 1) for step in steps] == [10 * step.place for step in steps]
-
-
-def test_tokens_before_a_step_count_a_share_for_each_block() -> None:
-    """Chunks of two micro-partitions, two blocks: half of 10 + 30 tokens are done when the second block begins."""
-    offsets = np.array([0, 10, 40, 60])
-    before = [tokens_before(step_at(position, 3, 2, 2), offsets, 2) for position in range(6)]
-    assert before == [0, 5, 20, 25, 40, 50]
 
 
 def test_orders_are_those_that_stores_in_use_go_on_with() -> None:

@@ -21,14 +21,14 @@ with stop_on_sigterm() as stop:
 
 SWALLOWED = """
 import os, signal, time
-from surf2vec.trainer.system.signals import heed_signals
+from surf2vec.trainer.system.signals import install_handlers
 
 class Dying:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGTERM)
         sum(1 for _ in range(1000))
 
-heed_signals()
+install_handlers()
 Dying()
 try:
     time.sleep(60)

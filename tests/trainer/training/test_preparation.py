@@ -18,9 +18,9 @@ import time
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.kernels import Kernel
 from surf2vec.trainer.training.preparation import warm_up
-from surf2vec.trainer.system.signals import heed_signals
+from surf2vec.trainer.system.signals import install_handlers
 
-heed_signals()
+install_handlers()
 slow = Kernel("cpu", "", lambda *_: time.sleep(60), is_compiling=lambda: True)
 try:
     warm_up(slow, TrainConfig(), lambda name, values: print(values["message"], flush=True))
