@@ -17,7 +17,7 @@ MAKING_BYTES_PER_ROW = 106  # while the sampling tables of a block are made, bes
 DEALING_BYTES_PER_ITEM = 8 + 1 + 4 + 4 + 8  # tokens, whether shared, block, row; temporary row numbers
 TRAIL_BYTES_PER_ITEM = 8 + 4 + 4 + 4 + 4 + 8 + 8 * 12  # alias tables, corrections, L2, shares, counts; of eight threads
 THINNING_BYTES_PER_ITEM = 8 + 8  # keep thresholds and counts; a tree needs no other sampling tables
-ENTRY_BYTES = 48  # of gradient accumulation: row, pull, and their places in a sparse matrix while it is made
+ENTRY_BYTES = 64  # of gradient accumulation: row, pull, and their places in a sparse matrix while it is made
 LONG_HISTORIES = 8  # assumes that users of a step have at most this many times the mean tokens
 DEVICE_ROUNDING_BYTES = 64 * 10**6  # torch allocates pieces of 2 and 20 MiB, and temporary memory
 DEVICE_SAMPLING_BYTES_PER_ITEM = 8 + 4 + 8 + 4  # alias thresholds, aliases, keep thresholds, corrections
@@ -108,7 +108,7 @@ class Sizes:
         tokens = min(work.most_tokens, LONG_HISTORIES * work.most_tokens * users // max(1, work.most_users))
         entries = tokens * (1 + config.negative)
         num_rows = min(entries, self.block_bytes(num_blocks) // self.row_bytes)
-        return 2 * (tokens + num_rows) * dims_bytes + entries * ENTRY_BYTES
+        return (2 * tokens + 3 * num_rows) * dims_bytes + entries * ENTRY_BYTES
 
     def tables_bytes(self, num_blocks: int) -> int:
         """Return the bytes of the sampling tables or the tree of an item block."""
