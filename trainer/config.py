@@ -261,22 +261,18 @@ def check_setting(field: "dataclasses.Field[Any]", value: Any) -> None:
                 raise wrong(f"{word} {field.metadata[bound]:g}")
 
 
-def final_alpha(alpha: float) -> float:
-    """Return the default learning rate at the last token: a tenth of that at the first."""
-    return float(f"{alpha / 10:.6g}")
-
-
-def parts_of(trail_weight: float | None) -> str:
-    """Return the parts of a vector: both, or the one that has all the weight."""
-    return "interest" if trail_weight == 0 else "trail" if trail_weight == 1 else "both"
+def _derive(alpha: Any, trail_weight: Any) -> dict[str, Any]:
+    """Return the default learning rate at the last token, a tenth of that at the first, and the parts that have weight."""
+    parts = "interest" if trail_weight == 0 else "trail" if trail_weight == 1 else "both"
+    final = {"min_alpha": float(f"{alpha / 10:.6g}")} if isinstance(alpha, int | float) else {}
+    return final | {"parts": parts}
 
 
 def complete(settings: TrainSettings) -> TrainConfig:
     """Return all settings: these, and the constants of TrainConfig."""
     if isinstance(settings, TrainConfig):
         return settings
-    parts = parts_of(settings.trail_weight)
-    return TrainConfig(**vars(settings), parts=parts, min_alpha=final_alpha(settings.alpha))  # type: ignore[arg-type]
+    return TrainConfig(**vars(settings), **_derive(settings.alpha, settings.trail_weight))
 
 
 def config_from_dict(values: dict[str, Any]) -> TrainConfig:
@@ -284,8 +280,5 @@ def config_from_dict(values: dict[str, Any]) -> TrainConfig:
     known = sorted(field.name for field in dataclasses.fields(TrainConfig))
     for key in values:
         if key not in known:
-            raise ConfigError(f"train.{key} is no setting; there are: {', '.join(known)}")
-    alpha = values.get("alpha")
-    derived: dict[str, Any] = {"min_alpha": final_alpha(alpha)} if isinstance(alpha, int | float) else {}
-    derived["parts"] = parts_of(values.get("trail_weight"))
-    return TrainConfig(**(derived | values))
+            raise ConfigError(f"unknown setting train.{key}; there are: {', '.join(known)}")
+    return TrainConfig(**(_derive(values.get("alpha"), values.get("trail_weight")) | values))

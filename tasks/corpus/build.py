@@ -29,7 +29,7 @@ from surf2vec.tasks.corpus.clean_pass import (
     group_file,
     write_item_ix,
 )
-from surf2vec.tasks.corpus.cleaning import MAX_CHOOSING, UNDATED, count_choosing, find_key_max
+from surf2vec.tasks.corpus.cleaning import CHOOSING_SHARE, MAX_CHOOSING, UNDATED, find_key_max
 from surf2vec.tasks.corpus.folder import (
     CORPUS_MANIFEST,
     BaseCorpus,
@@ -165,7 +165,7 @@ class Build:
             con.execute("create temporary table stg_vocabulary (url varchar, item_ix integer)")
         create_table(con, "marts/vocabulary", self.shared.params)
         con.execute("drop table int_item_totals")
-        if not self._num_items():
+        if not con.table("vocabulary").count("*").fetchall()[0][0]:
             raise self._nothing_left(
                 f"no item has {config.min_item_events:,} events and {config.min_item_users:,} users (the most events of one are "
                 f"{seen['max_events']:,}, the most users {seen['max_users']:,}): "
@@ -173,15 +173,16 @@ class Build:
             )
         return write_vocabulary(self.shared.building, con.table("vocabulary").order("item_ix").to_arrow_reader())
 
-    def _num_items(self) -> int:
-        return self.con.table("vocabulary").count("*").fetchall()[0][0]
-
     def _describe(self, written: list[Written], vocabulary: dict[str, Any]) -> dict[str, Any]:
         """Return the manifest (layout: `trainer/store/tokens.py`). users counts rows with holes, num_users without."""
-        num_items, base, stages = self._num_items(), self.shared.base, self.stages
+        base, stages = self.shared.base, self.stages
+        num_items = self.con.table("vocabulary").count("*").fetchall()[0][0]
         rows, holes = _describe_rows(written), [one.holes for one in written]
         has_order, (keys, num_keys) = self._has_order(rows, num_items), self._read_keys()
-        num_choosing = 0 if self.shared.is_continued else count_choosing(num_keys, has_order)
+        # without an order there is one part, and nothing to choose
+        num_choosing = (
+            min(MAX_CHOOSING, num_keys // CHOOSING_SHARE) if has_order and not self.shared.is_continued else 0
+        )
         max_evaluated = min(self.max_users, num_keys - num_choosing)
         evaluated_max, num_evaluated = find_key_max(keys, max_evaluated)
         key_max, num_held_out = find_key_max(keys, max_evaluated + num_choosing)

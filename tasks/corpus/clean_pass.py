@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from surf2vec.sql.runner import connect, fetch_rows, stream_rows
 from surf2vec.tasks.config import IngestConfig
-from surf2vec.tasks.corpus.cleaning import UNDATED, count_items, drop_bots, drop_repeats, find_last_days
+from surf2vec.tasks.corpus.cleaning import UNDATED, drop_bots, drop_repeats, find_first_visits
 from surf2vec.tasks.corpus.folder import BaseCorpus
 from surf2vec.tasks.corpus.window import Window
 from surf2vec.tasks.events.numbering import number_strings, place_users, sort_by
@@ -138,16 +138,19 @@ def _clean_group(con: duckdb.DuckDBPyConnection, part: CorpusPart, group: range,
         con, part.params | {"first_partition": group[0], "last_partition": group[-1]}
     )
     without_bots = drop_bots(events, part.config.max_day_events)
-    users = users.append_column("last_day", pa.array(find_last_days(without_bots, len(users))))
+    last_days = np.full(len(users), UNDATED, dtype=np.int32)  # of each user's newest dated event
+    np.maximum.at(last_days, without_bots["user"].to_numpy(), without_bots["day"].to_numpy())
+    users = users.append_column("last_day", pa.array(last_days))
     kept = drop_repeats(without_bots)
     path = str(group_file(folder, group, "users.arrow"))
     with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, users.schema) as writer:
         writer.write_table(users)
     np.save(group_file(folder, group, "lengths.npy"), np.bincount(kept["user"], minlength=len(users)))
     np.save(group_file(folder, group, "items.npy"), kept["item"].to_numpy())
+    user, item, codes = kept["user"].to_numpy(), kept["item"].to_numpy(), np.arange(len(urls), dtype=np.int32)
     # Zero counts stay: they are items that only bots saw.
-    num_events, num_users = count_items(kept, len(urls))
-    codes = np.arange(len(urls), dtype=np.int32)
+    num_events = np.bincount(item, minlength=len(urls))
+    num_users = np.bincount(item[find_first_visits(user, item)], minlength=len(urls))
     counts = pa.table({"url": urls, "item_code": codes, "events": num_events, "users": num_users})
     counts_path = group_file(folder, group, "item_counts.parquet")
     pq.write_table(counts, counts_path, row_group_size=COUNTS_ROWS, compression="none", use_dictionary=False)

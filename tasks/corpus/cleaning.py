@@ -30,13 +30,6 @@ def drop_repeats(events: pl.DataFrame) -> pl.DataFrame:
     return events.filter(~pl.all_horizontal(is_same).fill_null(False))
 
 
-def find_last_days(events: pl.DataFrame, num_users: int) -> NDArray[np.int32]:
-    """Return the day of each user's newest dated event, int32[N], or UNDATED without one."""
-    last_days = np.full(num_users, UNDATED, dtype=np.int32)
-    np.maximum.at(last_days, events["user"].to_numpy(), events["day"].to_numpy())
-    return last_days
-
-
 def find_first_visits(user: NDArray[Any], item: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Return which events are the first of their user and item, bool[E]; `user` [E] ascending, `item` int32[E] not negative.
 
@@ -48,12 +41,6 @@ def find_first_visits(user: NDArray[Any], item: NDArray[np.int32]) -> NDArray[np
     is_first = np.empty(len(item), dtype=bool)
     is_first[order] = (np.diff(item[order], prepend=-1) != 0) | (np.diff(user[order], prepend=-1) != 0)
     return is_first
-
-
-def count_items(events: pl.DataFrame, num_items: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the events and the distinct users of each item, int64[I] each."""
-    user, item = events["user"].to_numpy(), events["item"].to_numpy()
-    return np.bincount(item, minlength=num_items), np.bincount(item[find_first_visits(user, item)], minlength=num_items)
 
 
 def keep_in_vocabulary(lengths: NDArray[np.int64], item_ix: NDArray[np.int32]) -> Tokens:
@@ -97,8 +84,3 @@ def find_key_max(smallest_keys: NDArray[np.uint64], max_users: int) -> tuple[int
         return (2**64 - 1 if max_users else -1), len(smallest_keys)
     num_held_out = int(np.searchsorted(smallest_keys, smallest_keys[max_users]))
     return (int(smallest_keys[num_held_out - 1]) if num_held_out else -1), num_held_out
-
-
-def count_choosing(num_keys: int, has_order: bool) -> int:
-    """Return by how many users settings are chosen, of those that can be held out. Without an order there is one part."""
-    return min(MAX_CHOOSING, num_keys // CHOOSING_SHARE) if has_order else 0

@@ -40,13 +40,21 @@ class Base:
 
 @dataclass(frozen=True)
 class EventsFile:
-    """One file under events/. day: None if undated; about: its record in sources.json; way_out: how to repair it."""
+    """One file under events/. about: its record in sources.json; way_out: how to repair it."""
 
     path: Path
-    day: date | None
-    rows: int
-    about: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, Any]
     way_out: str = ""
+
+    @property
+    def day(self) -> date | None:
+        """The day of its events; None if undated."""
+        day = self.path.parent.name.removeprefix("day=")
+        return None if day == _UNDATED else date.fromisoformat(day)
+
+    @property
+    def rows(self) -> int:
+        return self.about["rows"]
 
 
 @contextmanager
@@ -124,7 +132,12 @@ def select_window(root: Root, since: date | None, until: date | None, window_day
     catalog = read_catalog(root)
     if catalog.partitions is None:
         raise InputError(f"nothing was ingested into {root.path}: give logs with --logs")
-    found = [(digest, file) for digest, entry in catalog.entries.items() for file in _list_events_files(root, entry)]
+    found = [
+        (digest, EventsFile(*file))
+        for digest, entry in catalog.entries.items()
+        for file in events_files(root, entry)
+        if file[1]["rows"]
+    ]
     days = sorted({file.day for _, file in found if file.day})
     last = until or (days[-1] if days else None)
     if since is None and window_days is not None and last is not None:
@@ -220,11 +233,3 @@ def find_obstacle(root: Root, inputs: dict[str, Any]) -> str | None:
 def list_differences(made_from: dict[str, Any], inputs: dict[str, Any]) -> list[str]:
     """Return the inputs that must match those of the corpus to continue, but differ."""
     return [name for name in _MUST_MATCH if made_from.get(name) != inputs[name]]
-
-
-def _list_events_files(root: Root, source: dict[str, Any]) -> Iterator[EventsFile]:
-    """Yield the files of a source that have rows."""
-    for path, about, way_out in events_files(root, source):
-        day = path.parent.name.removeprefix("day=")
-        if about["rows"]:
-            yield EventsFile(path, None if day == _UNDATED else date.fromisoformat(day), about["rows"], about, way_out)

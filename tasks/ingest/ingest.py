@@ -75,7 +75,10 @@ def ingest(
             if logs:
                 catalog.user_key_fingerprint = fingerprint(key) if key else None
                 catalog.rules = delivery.rules
-                catalog.partitions = catalog.partitions or partitions or _choose_partitions(logs, on_event)
+                if not (catalog.partitions or partitions):
+                    partitions = choose_partitions(estimate_users(logs))
+                    on_event("log", {"message": f"{partitions} micro-partitions, judging by the size of the logs"})
+                catalog.partitions = catalog.partitions or partitions
                 staging = Staging(
                     root, folder, remote.folder, config, catalog.user_key_fingerprint, memory_bytes, threads, tuple(logs),
                     catalog.partitions,
@@ -120,12 +123,6 @@ def _find_logs(
             raise InputError(str(next(iter(empty.values()))))
         delivery = plan_delivery(root, catalog, sources, remote.config)
     return delivery, logs
-
-
-def _choose_partitions(logs: Sequence[Log], on_event: OnEvent) -> int:
-    partitions = choose_partitions(estimate_users(logs))
-    on_event("log", {"message": f"{partitions} micro-partitions, judging by the size of the logs"})
-    return partitions
 
 
 def estimate_users(logs: Iterable[Log]) -> int:

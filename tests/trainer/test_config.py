@@ -47,5 +47,5 @@ def test_users_walk_in_tiles_where_they_learn_a_sampled_softmax_alone(
 
 
 def test_an_unknown_setting_is_refused_and_the_known_ones_named() -> None:
-    with pytest.raises(ConfigError, match=r"train.window_size is no setting; there are: accumulate, alpha"):
+    with pytest.raises(ConfigError, match=r"unknown setting train.window_size; there are: accumulate, alpha"):
         config_from_dict({"window_size": 5})

@@ -291,8 +291,8 @@ def test_a_champion_that_was_rolled_back_meanwhile(root: Root) -> None:
 
 
 def open_window(*events: int) -> Window:
-    files = [EventsFile(Path("x"), date(2026, 6, 1 + n), rows) for n, rows in enumerate(events)]
-    return Window(2, (), None, None, (*files, *files[:1], EventsFile(Path("y"), None, 7)))
+    files = [EventsFile(Path(f"day=2026-06-{1 + n:02}/x"), {"rows": rows}) for n, rows in enumerate(events)]
+    return Window(2, (), None, None, (*files, *files[:1], EventsFile(Path("undated/y"), {"rows": 7})))
 
 
 def test_a_case_knows_the_days_and_how_the_night_before_saw_them(root: Root) -> None:

@@ -88,20 +88,6 @@ def test_nulls_stay_null_whatever_bytes_are_theirs() -> None:
     assert rows_of(find_pages(keys, UrlRules(), True, ALL)) == [("/a", None), (None, "no URL")]
 
 
-def test_plain_pages_are_not_done_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    pages = [
-        "https://WWW.a.example:443/b/c/", "https://WWW.a.example:443/b", "http://a.example", "https://b.example/a.html",
-        "/b/c", "/logo.png", "7", None,
-    ]  # fmt: skip
-    items = [None if page is None else canonical_item(page, UrlRules()) for page in pages]
-    asked: list[str] = []
-    monkeypatch.setattr(
-        source_pages, "canonical_item", lambda page, *rules: asked.append(page) or canonical_item(page, *rules)
-    )
-    assert items_of(pa.array(pages), UrlRules()).to_pylist() == items
-    assert sorted(asked) == ["http://a.example", "https://WWW.a.example:443", "https://b.example"]
-
-
 def test_batches_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = pa.array([*PAGES, f"/{HASH}", f"/x/{HASH}", f"/{HASH[::-1]}", None])
     whole = rows_of(find_pages(keys, UrlRules(), True, lambda tokens: tokens.filter(tokens == HASH)))

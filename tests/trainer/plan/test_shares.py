@@ -99,15 +99,3 @@ def test_blocks_go_round_in_a_latin_square(num_workers: int, held: int) -> None:
         assert len(set(now)) == num_workers, "two workers have the same block"
         for rank, block in enumerate(now):  # it is passed to the worker before, who needs it `held` turns later
             assert ring_block((rank - 1) % num_workers, turn + held, num_workers, num_blocks) == block
-
-
-@given(st.integers(2, 5), st.integers(1, 3), st.randoms(use_true_random=False))
-def test_nobody_waits_for_more_than_a_turn_of_the_slowest(num_workers: int, held: int, rng: object) -> None:
-    """Also where all tokens of one worker's chunk fall into one block: then its other turns are empty."""
-    num_blocks = num_workers * held
-    seconds = np.zeros((num_workers, num_blocks))  # of a worker's chunk with each block
-    for rank in range(num_workers):
-        seconds[rank, rng.randrange(num_blocks)] = 1.0  # type: ignore[attr-defined]
-    for turn in range(num_blocks):
-        here = [seconds[rank, ring_block(rank, turn, num_workers, num_blocks)] for rank in range(num_workers)]
-        assert max(here) - min(here) <= 1.0
