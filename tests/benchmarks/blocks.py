@@ -116,7 +116,7 @@ def divide(*arguments: Any) -> Plan:
     plan = REAL_PLANNER(*arguments)
     chunk = -(-plan.num_partitions // NUM_CHUNKS)
     num_chunks = -(-plan.num_partitions // chunk)
-    return dataclasses.replace(plan, num_blocks=NUM_BLOCKS, chunk_partitions=chunk, num_chunks=num_chunks, num_slots=3)
+    return dataclasses.replace(plan, num_blocks=NUM_BLOCKS, chunk_partitions=chunk, num_chunks=num_chunks)
 
 
 REAL_PLANNER = preparation.plan_training

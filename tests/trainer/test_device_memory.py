@@ -58,10 +58,10 @@ def test_the_planner_counts_what_is_held_on_the_device(settings: dict[str, Any])
     engine = DeviceEngine(KERNEL, config, sizes, Record(), parts)
     held = sum(tensor.nbytes for tensor in tensors_of([vars(engine.memory), engine.trails]))
     planned = plan.device_bytes - DEVICE_CONTEXT_BYTES - DEVICE_ROUNDING_BYTES
-    assert held <= planned <= 1.01 * held
+    assert held <= planned <= 1.1 * held
     pinned = sum(array.nbytes for array in arrays_of(engine.memory))
     tray = tray_bytes(work, training_sizes(config, num_items, None))
-    assert pinned <= tray <= 1.02 * pinned
+    assert pinned <= tray <= 1.1 * pinned
     assert MEASURED_TOKENS == MAX_SAMPLES == 2 * MAX_SAMPLE_USERS
 
 

@@ -14,7 +14,7 @@ from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.kernels.signature import fits_trail_program
 from surf2vec.trainer.plan.prediction import Rates, Traffic, predict
 from surf2vec.trainer.plan.sharing import ALONE, Sharing
-from surf2vec.trainer.plan.sizes import TOKEN_BYTES, Sizes, Work, device_bytes, kept_sample_bytes, tray_bytes
+from surf2vec.trainer.plan.sizes import MEASURED_TOKENS, TOKEN_BYTES, Sizes, Work, device_bytes, tray_bytes
 from surf2vec.trainer.system.memory import DEVICE_CONTEXT_BYTES
 from surf2vec.trainer.system.units import size
 
@@ -24,6 +24,7 @@ BUFFER_BYTES_PER_USER = 64
 IMAGE_BYTES = 3 * 4096  # a file's header, and the rest of its last page
 ARRAY_BYTES = 2 * 4096  # the same for the file of an array
 MAX_BLOCKS = 256
+NUM_SLOTS = 3  # read ahead, trained, written behind
 
 
 @dataclass(frozen=True)
@@ -53,17 +54,16 @@ class Plan:
     """How a training uses memory, disk and time; `reasons` is the arithmetic in words.
 
     place_bytes: the memory for a micro-partition's users and tokens while it is in a slot; None if all users stay in memory and
-    tokens are mapped. moved_bytes: the bytes that an epoch reads from the store, and writes to it, because of the division.
-    commit_bytes: the most that a commit writes. num_commits, read_bytes, written_bytes (with commits), seconds, sent_bytes (to
-    other workers): predictions for the complete training; seconds is None if the machine's rates are unknown. places_per_chunk:
-    with several workers, equal for all. trail_on_device: whether a GPU trains the trail.
+    tokens are mapped. slot_bytes: of the users of a chunk. moved_bytes: the bytes that an epoch reads from the store, and writes
+    to it, because of the division. num_commits, read_bytes, written_bytes (with commits), seconds, sent_bytes (to other
+    workers): predictions for the complete training; seconds is None if the machine's rates are unknown. places_per_chunk: with
+    several workers, equal for all. trail_on_device: whether a GPU trains the trail.
     """
 
     num_partitions: int
     chunk_partitions: int
     num_chunks: int
     num_blocks: int
-    num_slots: int
     place_bytes: tuple[int, int] | None
     slot_bytes: int
     item_bytes: int
@@ -73,12 +73,11 @@ class Plan:
     budget_bytes: int
     disk_bytes: int
     moved_bytes: int
-    commit_bytes: int
     num_commits: int
     read_bytes: int
     written_bytes: int
     seconds: float | None
-    reasons: tuple[str, ...]
+    reasons: tuple[str, ...] = ()
     sharing: Sharing = ALONE
     places_per_chunk: int | None = None
     sent_bytes: int = 0
@@ -115,9 +114,14 @@ def plan_training(
 
 
 def lay_out(
-    work: Work, sizes: Sizes, budget: Budget, rates: Rates | None, division: Division,
-    num_others: int = 0, commits_items: bool = True,
-) -> Plan:  # fmt: skip
+    work: Work,
+    sizes: Sizes,
+    budget: Budget,
+    rates: Rates | None,
+    division: Division,
+    num_others: int = 0,
+    commits_items: bool = True,
+) -> Plan:
     """Return the plan for a division that fits. num_others: users of other workers on the same disk; commits_items: whether this
     worker writes the items shared by all. Raises ResourceError when the disk cannot hold two generations.
     """
@@ -127,41 +131,42 @@ def lay_out(
             f"two generations need {size(disk_bytes)} of disk and {size(budget.disk_free_bytes)} are free: "
             "free space or lower train.vector_size"
         )
-    num_partitions = len(work.users)
-    num_chunks = -(-num_partitions // division.chunk_partitions)
-    is_resident = num_chunks == 1
-    place_bytes = None if is_resident else _place_bytes(work, sizes)
-    slot_bytes = _all_bytes(work, sizes) if is_resident else division.chunk_partitions * _largest_bytes(work, sizes)
-    num_slots = 1 if is_resident else 3
+    num_blocks, sharing = division.num_blocks, sizes.sharing
+    num_chunks = -(-len(work.users) // division.chunk_partitions)
+    slots_bytes, item_bytes = _slots_bytes(work, sizes, division), _item_bytes(work, sizes, budget, num_blocks)
     has_trail = _has_trail_on_device(work, sizes, budget, division)
-    on_device_bytes = _device_bytes(work, sizes, budget, division.num_blocks, has_trail) if budget.device_bytes else 0
-    item_bytes = _item_bytes(work, sizes, budget, division.num_blocks)
-    peak_bytes = budget.overhead_bytes + item_bytes + num_slots * slot_bytes
-    users_bytes, block_bytes = work.num_users * sizes.user_bytes, sizes.block_bytes(division.num_blocks)
-    sharing = sizes.sharing
-    num_committed = division.num_blocks // sharing.num_workers if sharing.is_sharded else int(commits_items)
-    block_bytes = num_committed * block_bytes + sizes.trail_bytes * commits_items
-    moved_bytes, resident_bytes = _moved_bytes(work, sizes, division), users_bytes if is_resident else 0
-    cost = predict(work, Traffic(division.num_blocks, moved_bytes, block_bytes, resident_bytes), rates)
+    num_committed = num_blocks // sharing.num_workers if sharing.is_sharded else int(commits_items)
+    committed_bytes = num_committed * sizes.block_bytes(num_blocks) + sizes.trail_bytes * commits_items
+    moved_bytes = _moved_bytes(work, sizes, division)
+    resident_bytes = work.num_users * sizes.user_bytes if num_chunks == 1 else 0
+    cost = predict(work, Traffic(num_blocks, moved_bytes, committed_bytes, resident_bytes), rates)
     plan = Plan(
-        num_partitions, division.chunk_partitions, num_chunks, division.num_blocks, num_slots, place_bytes, slot_bytes,
-        item_bytes, on_device_bytes, budget.overhead_bytes,
-        peak_bytes, budget.host_bytes, disk_bytes, moved_bytes, block_bytes + resident_bytes,
-        cost.num_commits, cost.read_bytes, cost.written_bytes, cost.seconds, (), trail_on_device=has_trail,
-    )  # fmt: skip
+        num_partitions=len(work.users),
+        chunk_partitions=division.chunk_partitions,
+        num_chunks=num_chunks,
+        num_blocks=num_blocks,
+        place_bytes=None if num_chunks == 1 else _place_bytes(work, sizes),
+        slot_bytes=slots_bytes if num_chunks == 1 else slots_bytes // NUM_SLOTS,
+        item_bytes=item_bytes,
+        device_bytes=_device_bytes(work, sizes, budget, num_blocks, has_trail) if budget.device_bytes else 0,
+        overhead_bytes=budget.overhead_bytes,
+        peak_bytes=budget.overhead_bytes + item_bytes + slots_bytes,
+        budget_bytes=budget.host_bytes,
+        disk_bytes=disk_bytes,
+        moved_bytes=moved_bytes,
+        trail_on_device=has_trail,
+        **vars(cost),
+    )
     return replace(plan, reasons=_reasons(plan, work, sizes, budget, rates))
 
 
 def _choose_division(work: Work, sizes: Sizes, budget: Budget, began: Division | None) -> Division | None:
     """Return one block if that fits, otherwise the division that moves fewest bytes; None if none fits."""
     if began and began.num_blocks > 1:
-        is_resident = began.chunk_partitions >= len(work.users)
-        chunk_bytes = 3 * began.chunk_partitions * _largest_bytes(work, sizes)
-        slots_bytes = _all_bytes(work, sizes) if is_resident else chunk_bytes
-        return began if slots_bytes <= _left_bytes(work, sizes, budget, began.num_blocks) else None
+        return began if _slots_bytes(work, sizes, began) <= _left_bytes(work, sizes, budget, began.num_blocks) else None
+    choices = range(2, MAX_BLOCKS + 1) if sizes.can_split and not began else []
     if chunk_partitions := largest_chunk(work, sizes, budget, 1):
         return Division(chunk_partitions, 1)
-    choices = range(2, MAX_BLOCKS + 1) if sizes.can_split and not began else []
     divisions = [Division(largest_chunk(work, sizes, budget, num_blocks), num_blocks) for num_blocks in choices]
     possible = [division for division in divisions if division.chunk_partitions]
     return min(possible, key=lambda division: _moved_bytes(work, sizes, division), default=None)
@@ -169,10 +174,21 @@ def _choose_division(work: Work, sizes: Sizes, budget: Budget, began: Division |
 
 def largest_chunk(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> int:
     """Return how many micro-partitions fit a slot."""
-    left_bytes = _left_bytes(work, sizes, budget, num_blocks)
-    if _all_bytes(work, sizes) <= left_bytes:
-        return len(work.users)
-    return min(max(left_bytes, 0) // (3 * _largest_bytes(work, sizes)), len(work.users) - 1)
+    left_bytes, num_partitions = _left_bytes(work, sizes, budget, num_blocks), len(work.users)
+    if _slots_bytes(work, sizes, Division(num_partitions, num_blocks)) <= left_bytes:
+        return num_partitions
+    each_bytes = _slots_bytes(work, sizes, Division(1, num_blocks)) if num_partitions > 1 else left_bytes + 1
+    return min(max(left_bytes, 0) // each_bytes, num_partitions - 1)
+
+
+def _slots_bytes(work: Work, sizes: Sizes, division: Division) -> int:
+    """Return the bytes of the slots: one for all users, or NUM_SLOTS for the largest micro-partitions."""
+    if division.chunk_partitions >= len(work.users):
+        sample_bytes = 8 * MEASURED_TOKENS * (4 + sizes.config.negative)  # of a micro-partition, kept for the curve
+        users_bytes = work.num_users * (sizes.user_bytes + SCHEDULE_BYTES_PER_USER)
+        return users_bytes + len(work.users) * (IMAGE_BYTES + sample_bytes)
+    each_bytes = sum(_place_bytes(work, sizes)) + work.most_users * SCHEDULE_BYTES_PER_USER
+    return NUM_SLOTS * division.chunk_partitions * each_bytes
 
 
 def _left_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> int:
@@ -198,23 +214,13 @@ def _item_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> in
     """Return the bytes in memory beside the slots: items, and work space for a micro-partition."""
     users_bytes = work.most_users * (sizes.work_bytes + BUFFER_BYTES_PER_USER)
     pinned_bytes = tray_bytes(work, sizes) if budget.device_bytes else 0
-    accumulation_bytes = sizes.accumulation_bytes(work, num_blocks)
-    return sizes.item_bytes(num_blocks) + accumulation_bytes + users_bytes + BUFFER_BYTES + pinned_bytes
-
-
-def _all_bytes(work: Work, sizes: Sizes) -> int:
-    users_bytes = work.num_users * (sizes.user_bytes + SCHEDULE_BYTES_PER_USER)
-    return users_bytes + len(work.users) * (IMAGE_BYTES + kept_sample_bytes(sizes))
+    items_bytes = sizes.item_bytes(num_blocks) + sizes.accumulation_bytes(work, num_blocks)
+    return items_bytes + users_bytes + BUFFER_BYTES + pinned_bytes
 
 
 def _place_bytes(work: Work, sizes: Sizes) -> tuple[int, int]:
     """Return the bytes of the largest users' file of a micro-partition, and of the largest tokens' file."""
     return work.most_users * sizes.user_bytes + IMAGE_BYTES, work.most_tokens * TOKEN_BYTES + ARRAY_BYTES
-
-
-def _largest_bytes(work: Work, sizes: Sizes) -> int:
-    """Return the bytes of the largest micro-partition in a slot."""
-    return sum(_place_bytes(work, sizes)) + work.most_users * SCHEDULE_BYTES_PER_USER
 
 
 def _moved_bytes(work: Work, sizes: Sizes, division: Division) -> int:
@@ -247,7 +253,7 @@ def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates 
     else:
         lines.append(
             f"all users do not fit the budget of {size(plan.budget_bytes)}: {plan.num_chunks} chunks of "
-            f"{plan.chunk_partitions} micro-partitions go through {plan.num_slots} slots of {size(plan.slot_bytes)}, each "
+            f"{plan.chunk_partitions} micro-partitions go through {NUM_SLOTS} slots of {size(plan.slot_bytes)}, each "
             "loaded once an epoch"
         )
     lines.append(
@@ -296,20 +302,19 @@ def explain_refusal(work: Work, sizes: Sizes, budget: Budget, began: Division | 
                 "store.partitions (of a root with events by `surf2vec repartition`)"
             )
     num_blocks = min(choices, key=sizes.item_bytes)
-    slot = (began.chunk_partitions if began and began.num_blocks > 1 else 1) * _largest_bytes(work, sizes)
+    chunk = began.chunk_partitions if began and began.num_blocks > 1 else 1
+    slots_bytes = min(_slots_bytes(work, sizes, Division(each, num_blocks)) for each in (chunk, len(work.users)))
     item_bytes = _item_bytes(work, sizes, budget, num_blocks)
-    needed = budget.overhead_bytes + item_bytes + min(3 * slot, _all_bytes(work, sizes))
+    needed_bytes = budget.overhead_bytes + item_bytes + slots_bytes
     blocks = f" in {num_blocks} blocks" if num_blocks > 1 else ""
     why = "this training, as it began," if began else "the smallest plan"
+    saving = (
+        f"; train.trail_weight=0 saves {size(sizes.sharing.images(1) * sizes.trail_bytes)}" if sizes.trail_bytes else ""
+    )
     return (
-        f"{why} needs {size(needed)}: {size(budget.overhead_bytes)} for the process, {size(item_bytes)} for "
-        f"{sizes.num_items:,} items{blocks} and buffers, and {size(needed - budget.overhead_bytes - item_bytes)} for slots of "
-        f"micro-partitions of up to {work.most_users:,} users and {work.most_tokens:,} tokens, but the budget is "
-        f"{size(budget.host_bytes)}: raise --host-memory, lower train.vector_size, or raise store.partitions (of a root "
-        "with events by `surf2vec repartition`)"
-        + (
-            f"; train.trail_weight=0 saves the trail's {size(sizes.sharing.images(1) * sizes.trail_bytes)}"
-            if sizes.trail_bytes
-            else ""
-        )
+        f"{why} needs {size(needed_bytes)}: {size(budget.overhead_bytes)} for the process, {size(item_bytes)} for "
+        f"{sizes.num_items:,} items{blocks} and buffers, and {size(slots_bytes)} for slots of micro-partitions of up to "
+        f"{work.most_users:,} users and {work.most_tokens:,} tokens, but the budget is {size(budget.host_bytes)}: raise "
+        "--host-memory, lower train.vector_size, or raise store.partitions (of a root with events by `surf2vec repartition`)"
+        f"{saving}"
     )

@@ -59,7 +59,7 @@ class FrozenItems:
     def num_bytes(self) -> int:
         """The bytes of the largest block in memory, with its tables."""
         sizes = training_sizes(self.config, self.generation.num_items, self.blocks.tree)
-        return sizes.block_bytes(self.blocks.num_blocks) + sizes.tables_bytes(self.blocks.num_blocks)
+        return sizes.block_bytes(self.blocks.num_blocks) + sizes.block_tables_bytes(self.blocks.num_blocks)
 
     def admit(self, block: int) -> tuple[Items, Targets]:
         """Load an item block, and return it with its targets. Raises DamageError when a file was altered."""

@@ -109,7 +109,7 @@ def test_items_that_do_not_fit_are_divided_into_blocks() -> None:
 
 def test_the_headline_fits_four_gigabytes() -> None:
     plan = plan_training(work_of([50_000] * 400), sizes_of(10**6, 128), Budget(4 * 10**9, 4 * 10**8, PLENTY))
-    assert (plan.num_blocks, plan.num_slots, plan.is_resident) == (1, 3, False)
+    assert (plan.num_blocks, plan.is_resident) == (1, False)
     assert plan.disk_bytes == 2 * (20_000_000 + 1_000_000) * 516
     users_bytes, token_bytes = 50_000 * 516 + 3 * 4096, 1_250_000 * 4 + 2 * 4096
     assert plan.place_bytes == (users_bytes, token_bytes)
@@ -212,7 +212,7 @@ def test_sizes_by_hand() -> None:
     assert plain.item_bytes(1) == 2 * 516_000 + 32_000
     block_rows = 31 + (1000 - 31) // 4
     # What draws need, what making that of the next block takes, and which block has what.
-    tables_bytes = 32_000 // 4 + block_rows * 106 + 25_000
+    tables_bytes = block_rows * (32 + 106) + 25_000
     assert plain.item_bytes(4) == 3 * (31 * 516 + (1000 - 31) * 516 // 4) + tables_bytes
 
 

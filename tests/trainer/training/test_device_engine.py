@@ -96,7 +96,7 @@ def divided(chunk_partitions: int, num_blocks: int = 1, has_trail: bool = False)
     def plan(*arguments: Any) -> Any:
         num_chunks = -(-len(arguments[0].users) // chunk_partitions)
         return dataclasses.replace(
-            plan_training(*arguments[:4]), chunk_partitions=chunk_partitions, num_chunks=num_chunks, num_slots=3,
+            plan_training(*arguments[:4]), chunk_partitions=chunk_partitions, num_chunks=num_chunks,
             num_blocks=num_blocks, place_bytes=(10**6, 10**5) if num_chunks > 1 else None, trail_on_device=has_trail,
         )  # fmt: skip
 

@@ -56,7 +56,7 @@ def divided(chunk_partitions: int, num_blocks: int = 1) -> Any:
     def plan(*arguments: Any) -> Any:
         num_chunks = -(-8 // chunk_partitions)
         return dataclasses.replace(
-            plan_training(*arguments[:4]), chunk_partitions=chunk_partitions, num_chunks=num_chunks, num_slots=3,
+            plan_training(*arguments[:4]), chunk_partitions=chunk_partitions, num_chunks=num_chunks,
             num_blocks=num_blocks, place_bytes=(10**6, 10**5) if num_chunks > 1 else None,
         )  # fmt: skip
 
