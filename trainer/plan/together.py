@@ -80,18 +80,18 @@ def plan_together(
 
     Raises ConfigError when the settings do not allow the way, ResourceError with the numbers when nothing fits.
     """
-    way = choose_sharing(team, sizes, config) if resumed_from is None else keep_plan(team, sizes, resumed_from)
-    sized, plans = replace(sizes, sharing=way.sharing), []
+    chosen = choose_sharing(team, sizes, config) if resumed_from is None else keep_plan(team, sizes, resumed_from)
+    sized, plans = replace(sizes, sharing=chosen.sharing), []
     num_users = sum(member.work.num_users for member in team.members)
     for rank, member in enumerate(team.members):
         most, own = team.share.most_per_place(rank), len(team.share.partitions[rank])
-        division = Division(min(way.chunk_places * most, own), way.num_blocks)
+        division = Division(min(chosen.chunk_places * most, own), chosen.num_blocks)
         num_others = num_users - member.work.num_users
         plan = lay_out(member.work, sized, member.budget, member.rates, division, num_others, commits_items=rank == 0)
-        sent_bytes = round(member.work.epochs * way.sent_bytes - way.turn_bytes)  # no block after the last turn
-        reasons = (*plan.reasons, *_reasons(team, sized, way))
+        sent_bytes = round(member.work.epochs * chosen.sent_bytes - chosen.turn_bytes)  # no block after the last turn
+        reasons = (*plan.reasons, *_reasons(team, sized, chosen))
         plan = replace(
-            plan, sharing=way.sharing, places_per_chunk=way.chunk_places, sent_bytes=sent_bytes, reasons=reasons
+            plan, sharing=chosen.sharing, places_per_chunk=chosen.chunk_places, sent_bytes=sent_bytes, reasons=reasons
         )
         plans.append(plan)
     return plans
@@ -105,8 +105,8 @@ def choose_sharing(team: TeamSpec, sizes: Sizes, config: TrainConfig) -> Sharing
             "take replicated or asynchronous"
         )
     if config.sharing != "auto":
-        way = _fit(team, sizes, config, config.sharing) or _refuse(team, sizes, config, config.sharing)
-        return replace(way, why="train.sharing is set to it")
+        chosen = _fit(team, sizes, config, config.sharing) or _refuse(team, sizes, config, config.sharing)
+        return replace(chosen, why="train.sharing is set to it")
     replicated = _fit(team, sizes, config, "replicated")
     sharded = _fit(team, sizes, config, "sharded") if sizes.can_split else None
     if replicated is None:  # nor asynchronous, which takes more memory
@@ -139,7 +139,7 @@ def keep_plan(team: TeamSpec, sizes: Sizes, resumed_from: SharingPlan) -> Sharin
             f"{resumed_from.num_blocks} item blocks and chunks of {resumed_from.chunk_places} places, which no longer fit: "
             "raise --host-memory"
         )
-    return replace(_way(team, sized, resumed_from.num_blocks, places), why="this training began so")
+    return replace(_plan_sharing(team, sized, resumed_from.num_blocks, places), why="this training began so")
 
 
 def _sharing(team: TeamSpec, config: TrainConfig, mode: str) -> Sharing:
@@ -160,8 +160,8 @@ def _fit(team: TeamSpec, sizes: Sizes, config: TrainConfig, mode: str) -> Sharin
         if is_single and sized.block_bytes(num_blocks) > WAITED_BYTES:
             doubled_places = _chunk_places(team, sized, 2 * num_blocks)
             if doubled_places:
-                return _way(team, sized, 2 * num_blocks, doubled_places)
-        return _way(team, sized, num_blocks, places)
+                return _plan_sharing(team, sized, 2 * num_blocks, doubled_places)
+        return _plan_sharing(team, sized, num_blocks, places)
     return None
 
 
@@ -175,7 +175,7 @@ def _chunk_places(team: TeamSpec, sizes: Sizes, num_blocks: int) -> int:
     return min(found)
 
 
-def _way(team: TeamSpec, sizes: Sizes, num_blocks: int, chunk_places: int) -> SharingPlan:
+def _plan_sharing(team: TeamSpec, sizes: Sizes, num_blocks: int, chunk_places: int) -> SharingPlan:
     sharing = sizes.sharing
     num_chunks = -(-team.share.num_places // chunk_places)
     most = [np.tile(np.max(epoch, axis=0) / num_blocks, num_blocks) for epoch in team.place_tokens]
@@ -199,26 +199,26 @@ def _refuse(team: TeamSpec, sizes: Sizes, config: TrainConfig, mode: str) -> Sha
     )
 
 
-def _reasons(team: TeamSpec, sizes: Sizes, way: SharingPlan) -> list[str]:
+def _reasons(team: TeamSpec, sizes: Sizes, chosen: SharingPlan) -> list[str]:
     num_tokens = max(1, sum(member.work.num_tokens for member in team.members))
     shares = ", ".join(f"{member.work.num_tokens / num_tokens:.1%}" for member in team.members)
     lines = [f"{len(team.members)} workers have {shares} of the tokens"]
     rates = [member.rates for member in team.members if member.rates]
     seconds = [member.work.num_tokens / member.rates.tokens_per_second for member in team.members if member.rates]
     is_known = len(rates) == len(team.members) and max(seconds) > 0
-    share = way.sent_bytes / min(one.network_bytes_per_second for one in rates) / max(seconds) if is_known else 0.0
+    share = chosen.sent_bytes / min(one.network_bytes_per_second for one in rates) / max(seconds) if is_known else 0.0
     time_share = f"; about {share:.0%} of the training's time" if share else ""
-    sent = f"a worker sends {size(round(way.sent_bytes))} an epoch{time_share}; taken because {way.why}"
-    if way.sharing.is_sharded:
-        held = way.num_blocks // way.sharing.num_workers
+    sent = f"a worker sends {size(round(chosen.sent_bytes))} an epoch{time_share}; taken because {chosen.why}"
+    if chosen.sharing.is_sharded:
+        held = chosen.num_blocks // chosen.sharing.num_workers
         lines.append(
-            f"sharded: {way.num_blocks} item blocks of {size(sizes.block_bytes(way.num_blocks))} go round the workers, "
+            f"sharded: {chosen.num_blocks} item blocks of {size(sizes.block_bytes(chosen.num_blocks))} go round the workers, "
             f"{held} at each; {sent}"
         )
     else:
-        bound = f", up to {way.sharing.staleness} sums late" if way.sharing.staleness else ""
+        bound = f", up to {chosen.sharing.staleness} sums late" if chosen.sharing.staleness else ""
         lines.append(
-            f"{way.sharing.mode}: every worker has the item table of {size(sizes.item_table_bytes)}; changes are added up "
-            f"after {way.sharing.exchange_tokens:,.0f} tokens{bound}; {sent}"
+            f"{chosen.sharing.mode}: every worker has the item table of {size(sizes.item_table_bytes)}; changes are added up "
+            f"after {chosen.sharing.exchange_tokens:,.0f} tokens{bound}; {sent}"
         )
     return lines

@@ -99,10 +99,15 @@ def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_even
 
     def compile_all() -> None:
         try:
-            users, items, trail, work = _make_up_work(config, num_items=1, num_users=1, length=0)
-            _train_made_up(kernel, users, items, trail, work)
-            if kernel.device is None and config.interest_size:  # users are fitted to trained items later
-                kernel.train_users(users, items, replace(work, update_items=False))
+            users, items, trail, tables, work = _make_up_work(config, length=0)
+            if config.interest_size:
+                kernel.train_users(users, items, work)
+                if kernel.device is None:  # users are fitted to trained items later
+                    kernel.train_users(users, items, replace(work, update_items=False))
+            if config.trail_size:
+                from surf2vec.trainer.kernels.trail import train_trail  # numba takes half a second to import
+
+                train_trail(trail, work, tables, config.trail_backward, epoch=0)
             at_rest(config, 0, work.hashes, users)
         except BaseException as error:
             failed.append(error)
@@ -125,11 +130,11 @@ def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_even
 
 def try_kernel(kernel: Kernel, config: TrainConfig) -> None:
     """Train one made-up user with a GPU kernel. Raises ResourceError, with a remedy, when it fails or ends with no numbers."""
-    users, items, trail, work = _make_up_work(config, num_items=8, num_users=1, length=8)
+    users, items, trail, tables, work = _make_up_work(config, length=8)
     with explain_failures():
         kernel.train_users(users, items, work)
         if config.trail_size and kernel.gpu and fits_trail_program(config):
-            kernel.gpu.train_trail(trail, work, _trail_tables(trail, work), config.trail_backward, 0)
+            kernel.gpu.train_trail(trail, work, tables, config.trail_backward, 0)
         if not (np.isfinite(users.vectors).all() and np.isfinite(items.outputs.vectors).all()):
             raise ArithmeticError("the vectors that it returned are not finite")
 
@@ -149,23 +154,25 @@ def divide_work(
         users, tokens = corpus.users[partitions].tolist(), corpus.tokens[partitions].tolist()
         return Work(users, tokens, config.epochs, config.commit_seconds)
 
+    if not workers.is_alone:
+        connect_devices(workers, kernel)
+    budget, rates = find_budget(kernel, memory_bytes, job.store_dir), find_rates(kernel, config, job.store_dir)
     if workers.is_alone:
         division = Division(manifest["plan"]["chunk_partitions"], manifest["num_blocks"]) if is_resumed else None
-        work = work_of(np.arange(corpus.num_partitions))
-        budget, rates = find_budget(kernel, memory_bytes, job.store_dir), find_rates(kernel, config, job.store_dir)
-        return plan_training(work, sizes, budget, rates, division), share_users(0, corpus.tokens, [1.0])
+        plan = plan_training(work_of(np.arange(corpus.num_partitions)), sizes, budget, rates, division)
+        return plan, share_users(0, corpus.tokens, [1.0])
     resumed_from = None
     if is_resumed and manifest["position"]:
         places = manifest["plan"].get("places_per_chunk") or manifest["plan"]["chunk_partitions"]
         resumed_from = SharingPlan(sharing_of(manifest), manifest["num_blocks"], places)
-    budgets = workers.gather_json(job.device_memory_bytes or job.host_memory_bytes)
-    weights = resumed_from.sharing.weights if resumed_from else [float(budget) for budget in budgets]
-    share = share_users(workers.rank, corpus.tokens, weights)
-    connect_devices(workers, kernel)
-    budget, rates = find_budget(kernel, memory_bytes, job.store_dir), find_rates(kernel, config, job.store_dir)
     facts = workers.gather_json({"budget": asdict(budget), "rates": asdict(rates)})
+    budgets = [Budget(**fact["budget"]) for fact in facts]
+    weights = [float(each.device_bytes or each.host_bytes) for each in budgets]
+    if resumed_from:
+        weights = list(resumed_from.sharing.weights)
+    share = share_users(workers.rank, corpus.tokens, weights)
     members = [
-        WorkerSpec(work_of(share.partitions[rank]), Budget(**fact["budget"]), Rates(**fact["rates"]))
+        WorkerSpec(work_of(share.partitions[rank]), budgets[rank], Rates(**fact["rates"]))
         for rank, fact in enumerate(facts)
     ]
     return plan_together(form_team(members, weights, share, config), sizes, config, resumed_from)[workers.rank], share
@@ -194,37 +201,25 @@ def connect_devices(workers: Workers, kernel: Kernel) -> None:
     workers.wait(workers.add_up(torch.zeros(1, device=kernel.device or "cpu")))
 
 
-def _make_up_work(
-    config: TrainConfig, num_items: int, num_users: int, length: int
-) -> tuple[Rows, Items, TrailItems, Pass]:  # fmt: skip
-    """Return made-up users with `length` tokens each, items, the trail's items, and a pass over them."""
-    tokens = (np.arange(num_users * length) % num_items).astype(np.int32)
-    counts = np.bincount(tokens, minlength=num_items) if length else np.ones(num_items, dtype=np.int64)
-    offsets = np.arange(num_users + 1, dtype=np.int64) * length
-    hashes = mix_array(np.arange(num_users, dtype=np.uint64))
+def _make_up_work(config: TrainConfig, length: int) -> tuple[Rows, Items, TrailItems, TrailTables, Pass]:
+    """Return a made-up user with `length` tokens, items, the trail's items with their tables, and a pass over them."""
+    num_items, hashes = max(1, length), mix_array(np.arange(1, dtype=np.uint64))
+    counts, offsets = np.ones(num_items, dtype=np.int64), np.array([0, length])
     tree = make_tree(config, counts)
     work = Pass(
-        config=config, tokens=tokens, starts=offsets[:-1], ends=offsets[1:], hashes=hashes, order=np.arange(num_users),
-        alphas=np.full(num_users, config.alpha, dtype=np.float32), sampling=make_sampling(counts, config), tree=tree,
-        recency=config.used_recency, epoch_key=epoch_key(config.seed, 0),
-    )  # fmt: skip
+        config=config,
+        tokens=np.arange(length, dtype=np.int32),
+        starts=offsets[:-1],
+        ends=offsets[1:],
+        hashes=hashes,
+        order=np.arange(1),
+        alphas=np.full(1, config.alpha, dtype=np.float32),
+        sampling=make_sampling(counts, config),
+        tree=tree,
+        recency=config.used_recency,
+        epoch_key=epoch_key(config.seed, 0),
+    )
     items = begin_items(config, num_items, tree.num_rows if tree else num_items)
-    return begin_users(config, hashes), items, begin_trail(config, num_items if config.trail_size else 0), work
-
-
-def _train_made_up(kernel: Kernel, users: Rows, items: Items, trail: TrailItems, work: Pass) -> None:
-    """Train both parts, each if there is one."""
-    if work.config.interest_size:
-        kernel.train_users(users, items, work)
-    _train_trail(trail, work)
-
-
-def _train_trail(trail: TrailItems, work: Pass) -> None:
-    if work.config.trail_size:
-        from surf2vec.trainer.kernels.trail import train_trail  # numba takes half a second to import
-
-        train_trail(trail, work, _trail_tables(trail, work), work.config.trail_backward, epoch=0)
-
-
-def _trail_tables(trail: TrailItems, work: Pass) -> TrailTables:
-    return make_trail_tables(np.bincount(work.tokens, minlength=len(trail.outputs.squares)), work.config)
+    trail = begin_trail(config, num_items if config.trail_size else 0)
+    tables = make_trail_tables(counts if config.trail_size else counts[:0], config)
+    return begin_users(config, hashes), items, trail, tables, work
