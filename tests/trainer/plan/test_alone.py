@@ -199,23 +199,6 @@ def test_a_refusal_has_the_numbers_and_the_way_out() -> None:
         plan_training(work, sizes_of(1000, 128), Budget(10**12, 0, 10**6))
 
 
-def test_sizes_by_hand() -> None:
-    """128 dimensions: 512 bytes of float32 or 256 of bfloat16, and 4 of optimizer state."""
-    plain = training_sizes(TrainConfig(parts="interest"), 1000, None)
-    assert (plain.user_bytes, plain.work_bytes, plain.item_table_bytes) == (516, 0, 516_000)
-    half = training_sizes(TrainConfig(parts="interest", dtype="bfloat16"), 1000, None)
-    assert (half.user_bytes, half.work_bytes) == (260, 512)
-    context = training_sizes(TrainConfig(parts="interest", dm=1), 1000, None)
-    assert context.item_table_bytes == 2 * 516_000
-    assert context.item_bytes(1) == 2 * 2 * 516_000 + 32_000  # the table, a copy of it
-    # The table, a copy of it while a commit is written, what draws need.
-    assert plain.item_bytes(1) == 2 * 516_000 + 32_000
-    block_rows = 31 + (1000 - 31) // 4
-    # What draws need, what making that of the next block takes, and which block has what.
-    tables_bytes = block_rows * (32 + 106) + 25_000
-    assert plain.item_bytes(4) == 3 * (31 * 516 + (1000 - 31) * 516 // 4) + tables_bytes
-
-
 @pytest.mark.parametrize(("num_negatives", "num_items"), [(4, 20_000), (10, 1_000_000)])
 def test_the_memory_of_accumulated_gradients_is_counted(num_negatives: int, num_items: int) -> None:
     config = TrainConfig(parts="interest", vector_size=64, accumulate=100, negative=num_negatives)
