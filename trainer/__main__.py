@@ -1,9 +1,8 @@
 """The trainer by itself: `python -m surf2vec.trainer --corpus DIR --store DIR --config FILE`, with torch and numba alone.
 
-Prints one JSON object to standard output: the training's part of the run's record. Prints progress to standard error. For
-several workers: `torchrun --nproc-per-node N -m surf2vec.trainer ...`, on one or more machines; the first worker
-prints. A flow passes
-`--job FILE` to its workers in place of corpus, store and settings, and reads their events from `--events FILE`.
+Prints one JSON object, the training's part of the run's record; progress goes to standard error. Several workers, on one or more
+machines: `torchrun --nproc-per-node N -m surf2vec.trainer ...`; the first worker prints. A flow passes `--job FILE` in place of
+corpus, store and settings, and reads the workers' events from `--events FILE`.
 """
 
 import argparse

@@ -1,10 +1,8 @@
 """Builds the corpus of a window: cleaned events as tokens, in compressed sparse rows per micro-partition.
 
-Cleaning, per user of the window: drops bots, collapses consecutive repeats, drops rare items and then users with too few
-events, and keeps the newest events. Two passes, since rare items are known only after the first:
-`tasks/corpus/clean_pass.py` cleans and counts, `tasks/corpus/token_pass.py` writes tokens. Between them an event takes
-four bytes in a scratch file, so events are sorted once. Memory is bounded: both passes process groups of micro-partitions,
-also in other processes. This module counts micro-partitions and makes the vocabulary between the passes.
+Rare items are known only after a first pass: `tasks/corpus/clean_pass.py` cleans and counts, `tasks/corpus/token_pass.py` writes
+tokens. Between them an event takes four bytes in a scratch file, so events are sorted once. Memory is bounded: both passes process
+groups of micro-partitions, also in other processes. This module makes the vocabulary between the passes.
 """
 
 import os

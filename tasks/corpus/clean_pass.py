@@ -26,7 +26,7 @@ from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.corpus.cleaning import UNDATED, drop_bots, drop_repeats, find_first_visits
 from surf2vec.tasks.corpus.folder import BaseCorpus
 from surf2vec.tasks.corpus.window import Window
-from surf2vec.tasks.events.numbering import number_strings, place_users, sort_by
+from surf2vec.tasks.events.numbering import number_strings
 from surf2vec.tasks.root.memory import spare_bytes
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.events import OnEvent
@@ -177,9 +177,9 @@ def _read_group(con: duckdb.DuckDBPyConnection, params: dict[str, Any]) -> tuple
     rank[by_order.to_numpy()] = np.arange(len(users), dtype=np.int32)
     user: NDArray[np.int32] = rank[code]
     # Files are sorted by user, time and line and read by day and source, so one sort is enough unless times interleave.
-    order = sort_by(user)
+    order = np.argsort(user, kind="stable")
     if ((np.diff(user[order]) == 0) & (np.diff(us[order]) < 0)).any():
-        order = sort_by(line, source, us, user)
+        order = np.lexsort((line, source, us, user))
     day = np.where(is_undated, UNDATED, us // _US_PER_DAY).astype(np.int32)
     num_in_order = int(((np.diff(user[order]) == 0) & (np.diff(us[order]) > 0)).sum())
     events = pl.DataFrame({"user": user[order], "day": day[order], "item": item[order]})

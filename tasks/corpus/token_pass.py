@@ -1,10 +1,9 @@
 """The second pass: makes the corpus files from the scratch files of `tasks/corpus/clean_pass.py` and the vocabulary.
 
-Each micro-partition is written separately, on any thread; the result does not depend on the others. With a base (the corpus
-of an earlier night), users keep their rows. A user without events in the window keeps the row until the newest event is too
-old. Then the row becomes a hole, so that all other users keep theirs. New users come after all rows of the base. The rows to
-train are also written as a separate corpus, into `changed/`. A full night drops the holes and orders the users anew: first
-those with tokens, then those who stay without.
+Each micro-partition is written separately, on any thread. With a base (the corpus of an earlier night), users keep their rows. A
+user without events in the window keeps the row until the newest event is too old; then the row becomes a hole. New users come
+after all rows of the base. The rows to train are also written as a separate corpus, into `changed/`. A full night drops the holes
+and orders the users anew: first those with tokens, then those who stay without.
 """
 
 from concurrent.futures import ThreadPoolExecutor

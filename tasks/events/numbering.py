@@ -1,16 +1,14 @@
 """Replaces strings by numbers: work is done once per distinct string, not once per event, and numbers sort fast.
 
-Also the order of users in events files and corpora.
+Also the order of users in events files.
 """
 
-from typing import TYPE_CHECKING, Any
-
+import duckdb
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    import duckdb
+from surf2vec.sql.runner import stream_rows
 
 
 def number_strings(strings: pa.Array | pa.ChunkedArray) -> tuple[NDArray[np.int32], pa.Array]:
@@ -25,18 +23,8 @@ def number_strings(strings: pa.Array | pa.ChunkedArray) -> tuple[NDArray[np.int3
     return np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks]), encoded.chunk(0).dictionary
 
 
-def sort_by(*keys: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the row order as `np.lexsort` does (the last key counts most), but fast for keys already in order."""
-    order = np.arange(len(keys[0]))
-    for key in keys:
-        order = order[np.argsort(key[order], kind="stable")]
-    return order
-
-
-def place_users(con: "duckdb.DuckDBPyConnection", user_ids: pa.Array, partitions: int) -> pa.Table:
-    """Return (user_code, user_id, user_hash, micro_partition) in the order of events files; user_code: the index in `user_ids`."""
-    from surf2vec.sql.runner import stream_rows  # DuckDB; `surf2vec similar` does without
-
+def place_users(con: duckdb.DuckDBPyConnection, user_ids: pa.Array, partitions: int) -> pa.Table:
+    """Return (user_code, user_id, user_hash, micro_partition) in the order of events files. user_code: index in `user_ids`."""
     con.register("int_user_ids", pa.table({"user_code": np.arange(len(user_ids), dtype=np.int32), "user_id": user_ids}))
     placed = stream_rows(con, "intermediate/int_placed_users", {"partitions": partitions}).read_all().combine_chunks()
     con.unregister("int_user_ids")

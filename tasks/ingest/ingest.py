@@ -1,8 +1,7 @@
 """Turns log files into events: cleans, sorts and merges the new files of a delivery, all or none of them.
 
-All sources of a call are staged before the first is committed, so bad input never leaves half a delivery. A commit moves the
-files to events/, then replaces sources.json, which alone lists the valid files, then deletes files that are no longer
-listed. A killed call leaves unlisted files; the next call removes them.
+All sources of a call are staged before the first is committed. A commit moves the files to events/, then replaces sources.json,
+which alone lists the valid files, then deletes files that are no longer listed. The next call removes what a killed call left.
 """
 
 import math
@@ -51,11 +50,6 @@ def ingest(
 ) -> dict[str, Any]:
     """Merge the files of the globs into the root's events; returns the record of step "ingest". The caller holds the writer lock.
 
-    1. find and recognise the files, and compare them with sources.json;
-    2. stage each source that is new or changed;
-    3. stop if too many lines are unusable;
-    4. commit.
-
     The returned numbers cover all delivered sources, or all sources without globs: repeating the call returns the same.
     `threads` 0 uses all cores. Raises InputError, ConfigError, RejectedError or ResourceError, and then changes nothing.
     """
@@ -97,8 +91,7 @@ def ingest(
 def _find_logs(
     root: Root, catalog: Catalog, patterns: Sequence[str], remote: RemoteLogs, on_event: OnEvent
 ) -> tuple[Delivery, list[Log]]:
-    """Return the delivery, and its logs to read. Logs without lines, which are usual in complete deliveries, count as not
-    delivered.
+    """Return the delivery, and its logs to read. Logs without lines, which are usual in complete deliveries, are left out.
 
     Raises InputError when all logs are empty, or one had lines before.
     """

@@ -1,8 +1,7 @@
 """Turns the lines of a source into sorted events, and lists the lines that give none.
 
-Each distinct user or page is processed once, not once per event: `tasks/ingest/make_items.py` makes the items,
-`tasks/events/numbering.py` the micro-partitions and the user order. The rest is a sort of numbers. All given lines are in
-memory at once: `tasks/ingest/staging.py` limits their number.
+Each distinct user or page is processed once, not once per event. The rest is a sort of numbers. All given lines are in memory at
+once: `tasks/ingest/staging.py` limits their number.
 """
 
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from surf2vec.sql.runner import stream_rows
-from surf2vec.tasks.events.numbering import number_strings, place_users, sort_by
+from surf2vec.tasks.events.numbering import number_strings, place_users
 from surf2vec.tasks.ingest.make_items import find_pages
 from surf2vec.tasks.ingest.urls import TOKEN_PATTERN, UrlRules
 from surf2vec.tasks.users.pseudonyms import pseudonym
@@ -84,7 +83,7 @@ def make_events(con: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, rule
         words += distinct.to_pylist()
     chosen, refused = np.flatnonzero(verdict < 0), np.flatnonzero(verdict >= 0)
     day = us[chosen] // _US_PER_DAY if rules.is_dated else np.zeros(len(chosen), dtype=np.int64)
-    order = sort_by(line[chosen], us[chosen], rank[chosen], day)
+    order = np.lexsort((line[chosen], us[chosen], rank[chosen], day))
     chosen = chosen[order]
     columns = {
         "micro_partition": users["micro_partition"].to_numpy()[rank[chosen]],

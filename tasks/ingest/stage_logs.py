@@ -1,8 +1,7 @@
 """Stages the logs of a call: two at a time per process, divided among the machines of a cluster.
 
-At the end of each DuckDB step cores idle, and the other source uses them. The result does not depend on it. Both sources
-share the memory; if it is small, they are staged one after the other. Machines exchange only paths, counts and
-settings.
+At the end of each DuckDB step cores idle, and the other source uses them. Both share the memory; if it is small, they are staged
+one after the other. Machines exchange only paths, counts and settings.
 """
 
 import os

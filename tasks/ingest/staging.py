@@ -1,8 +1,7 @@
 """Stages one source: writes its events per day, and its rejects, to temporary files. `tasks/ingest/ingest.py` commits them.
 
-The lines are loaded once into DuckDB, which spills to disk. Their URLs are first cut to the parts that distinguish pages. The
-lines become events part by part (`tasks/ingest/make_events.py`), as many lines at once as memory allows. Only a large source
-has several parts; the sorted parts of a day are merged. The files do not depend on the parts.
+The lines are loaded once into DuckDB, which spills to disk, and become events part by part (`tasks/ingest/make_events.py`), as
+many lines at once as memory allows. The sorted parts of a day are merged. The files do not depend on the parts.
 """
 
 import glob

@@ -1,8 +1,7 @@
 """Plans a night: whether it builds on the champion, which vectors its training begins with, and the space of its result.
 
-A night builds on the champion, never on a release that was held back. The champion's corpus and generation stay in the root
-as long as it serves (`surf2vec gc` keeps them). If they are gone, or training cannot continue from them, the night is full:
-everything is trained again. The record of a run records the plan (`NightPlan` in tasks/root/records.py).
+A night builds on the champion, never on a release that was held back. If the champion's corpus or generation is gone, or
+training cannot continue from them, the night is full: everything is trained again.
 """
 
 import dataclasses

@@ -1,9 +1,8 @@
 """The log chooses the weights of the two parts of a vector, after the training, by the users held out for it.
 
-Training has not seen the newest new item of these users, and evaluation does not ask them. Each weight ranks that item among all
-items new to the user. Another weight than the usual one is chosen only if the mean logarithm of the rank is lower by more than
-two standard errors of the difference, user by user. hit@20 needs several times the users to tell the same: it counts only ranks
-that cross 20. A release that continues another one keeps its weight, so that their vectors compare.
+Training has not seen the newest new item of these users, and they are not evaluated. Each weight ranks that item among all items
+new to the user. Another weight than the usual one is chosen only if the mean logarithm of the rank is lower by more than two
+standard errors of the difference, user by user. A release that continues another one keeps its weight, so that vectors compare.
 """
 
 from dataclasses import replace

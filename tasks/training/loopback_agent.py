@@ -1,11 +1,8 @@
 """Runs torchrun's elastic agent for the workers of one machine, on loopback only. It ends when its parent does.
 
-`python -m surf2vec.tasks.training.loopback_agent PARENT ARGUMENTS`, with torchrun's arguments. torchrun's own
-rendezvous would listen on all interfaces, without a password; this one is a store that listens on 127.0.0.1 only.
-
-torchrun's handler of SIGTERM raises at any point of the agent. A killed parent sends one signal for each of its threads, and the
-second would leave the agent without the lock that reports that a worker ended: it would wait for STOP_SECONDS.
-Here SIGTERM sets a flag, which the agent checks each time that it polls the workers.
+`python -m surf2vec.tasks.training.loopback_agent PARENT ARGUMENTS`, with torchrun's arguments. torchrun's own rendezvous would
+listen on all interfaces, without a password. Its handler of SIGTERM raises at any point of the agent, and a second signal could
+leave the agent without a lock that it waits for; here SIGTERM sets a flag, which the agent checks when it polls the workers.
 """
 
 import signal

@@ -1,11 +1,9 @@
 """The log chooses the settings of the trail, before a full training, by short trainings on a sample of its users.
 
-Each trial trains the trail of one user in `ONE_IN`, with one setting changed. Then it ranks the newest new item of each of these
-users, which its training has not seen. What evaluation holds out is neither trained on nor asked. A value is chosen only if its
-hit@20 is above that of the present value by more than two standard errors of the difference, user by user. The present values
-are the defaults at first, then those of the release that serves, so that chance does not change them from one full night to the
-next. A night that continues a release keeps its values. All trials together train one of the two parts four times, for one
-user in 40: of 100,000 users about a quarter of the training's seconds, of more users less.
+Each trial trains the trail of one user in `ONE_IN`, with one setting changed, and ranks the newest new item of these users, which
+its training has not seen. A value is chosen only if its hit@20 is above that of the present value by more than two standard
+errors of the difference, user by user. The present values are those of the release that serves, so that chance does not change
+them; a night that continues a release keeps them. All trials together take a quarter of the training's seconds or less.
 """
 
 import shutil

@@ -1,8 +1,7 @@
 """Chooses the device and the number of workers, and trains a job with several worker processes on this machine.
 
 torchrun's agent starts the workers, and restarts them if one dies. This process reads their reports. If it is stopped or
-killed, the workers commit before they end (trainer/system/signals.py). Sockets listen on loopback only
-(tasks/training/loopback_agent.py).
+killed, the workers commit before they end. Sockets listen on loopback only (tasks/training/loopback_agent.py).
 """
 
 import os

@@ -1,10 +1,9 @@
 """The memory planner: chooses chunks, item blocks and slots for the budgets, or refuses with the numbers. Pure.
 
-Always in memory are the process itself, one item block with its sampling tables or tree, a copy of it while a commit is written,
-and with bfloat16 the micro-partition being trained. The rest of the budget is divided into slots for chunks of users: one slot if
-all users fit, otherwise three (read ahead, trained, written behind). The item table is divided into blocks only if it leaves no
-room for slots, because blocks change the result: each chunk is trained on every block in turn, and the next block is read ahead.
-Of the divisions that fit, the planner takes the one that moves fewest bytes.
+Always in memory are the process itself, one item block with its sampling tables or tree, and a copy of it while a commit is
+written. The rest of the budget is divided into slots for chunks of users: one slot if all users fit, otherwise three. The item
+table is divided into blocks only if it leaves no room for slots, because blocks change the result. Of the divisions that fit, the
+planner takes the one that moves fewest bytes.
 """
 
 from dataclasses import asdict, dataclass, replace

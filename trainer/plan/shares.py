@@ -1,8 +1,8 @@
 """Divides users among workers: pure functions of the corpus and the workers' weights.
 
-A micro-partition belongs to one worker for the complete training, so that its users are not moved. An epoch has as many
-*places* as the worker with the fewest micro-partitions has of them. At each place every worker trains a part of its own, in
-the epoch's order; the workers change places together. With one worker a place is a micro-partition.
+A micro-partition belongs to one worker for the complete training. An epoch has as many *places* as the worker with the fewest
+micro-partitions has of them. At each place every worker trains a part of its own; the workers change places together. With one
+worker a place is a micro-partition.
 """
 
 from collections.abc import Sequence

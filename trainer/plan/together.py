@@ -1,9 +1,8 @@
-"""The plan of several workers: a way to share the item table, and one division into chunks and blocks for all. Pure.
+"""The plan of several workers: how they share the item table, and one division into chunks and blocks for all. Pure.
 
-`train.sharing` may name a way of trainer/plan/sharing.py. Otherwise the first suitable one is taken. Replicated: if the table
-fits every worker, and summing its changes does not take too many bytes or the workers have GPUs (sharding would copy all users to
-them for each block). Sharded: if the table can be divided. Asynchronous: otherwise. The choice does not depend on the network's
-speed, so the same training has the same plan.
+Unless `train.sharing` names it, the first suitable one of trainer/plan/sharing.py is taken. Replicated: if the table fits every
+worker, and summing its changes does not take too many bytes or the workers have GPUs (sharding would copy all users to them for
+each block). Sharded: if the table can be divided. Asynchronous: otherwise.
 """
 
 from collections.abc import Sequence

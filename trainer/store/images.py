@@ -1,8 +1,7 @@
 """Reads and writes arrays in safetensors files past the page cache, each file in one piece.
 
-An *image* is the bytes of such a file in memory, in full pages. Its arrays are views of them. The disk itself (O_DIRECT) reads
-a micro-partition to where it is trained, and writes it from the same memory. The page cache would cost a copy of every byte,
-and would push the corpus out of memory. The price: a header of at least a page.
+An *image* is the bytes of such a file in memory, in full pages; its arrays are views of them. The disk itself (O_DIRECT) reads a
+micro-partition to where it is trained, and writes it from the same memory: the page cache would cost a copy of every byte.
 
 The checksum is sha256 of the sums of each 64 KiB as 64-bit numbers, at the speed of memory. It detects damage by
 disks and crashes, not forgery.

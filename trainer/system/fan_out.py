@@ -1,8 +1,7 @@
 """Divides work into independent parts. A module-level function does each part, on plain data.
 
-By default this process does all of it as one part; `tasks/night/ray_cluster.py` has another FanOut. A part names files and
-ranges. Its function writes files under unique names and returns names, sizes and counts. Only the caller commits, so a part that
-fails is repeated, and no half-written file is used.
+By default this process does all of it as one part; `tasks/night/ray_cluster.py` has another FanOut. A part's function writes
+files under unique names and returns names, sizes and counts. Only the caller commits, so a part that fails can be repeated.
 """
 
 import os

@@ -1,8 +1,7 @@
 """The training, readable top to bottom: its state in the store, the plan, and one micro-partition after the other.
 
-The state is the rows and one integer, the number of micro-partitions trained over all epochs. A run that was killed and resumed
-does the same arithmetic as an uninterrupted one. With `patience`, the generation with the lowest held-out loss is pinned as
-"best" at its epoch's end, and becomes the result.
+The state is the rows and one integer, the number of micro-partitions trained over all epochs, so a resumed run does the same
+arithmetic as an uninterrupted one. With `patience`, the generation with the lowest held-out loss becomes the result.
 """
 
 import threading

@@ -1,14 +1,13 @@
 """An incremental night: a training that continues from an older generation, on some of its rows and new ones.
 
-    start_night   writes the store's generation at position 0: the base's items, new items, and the changed users fitted to
-                  them. Training resumes from it as after a crash, with few epochs (`Job.schedule`).
-    start_full_night    begins a full night near the base's space: items, and users with unchanged tokens, begin with the base's
-                  vectors; the others begin at random
-    fold_night    commits the trained rows beside the base's files: as a delta for each micro-partition, while it is small
+    start_night         commits the store's generation at position 0: the base's items, new items, and the changed users fitted
+                        to them. Training resumes from it as after a crash, with few epochs (`Job.schedule`)
+    start_full_night    the same for a full night near the base's space: known items, and users with unchanged tokens, begin
+                        with the base's vectors; held-out users do not, as the base was trained on their held-out events
+    fold_night          commits the trained rows beside the base's files: as a delta for each micro-partition, while it is small
 
 The corpus has only the changed rows (`Corpus.rows` has their numbers). The base's files do not change. The few users of a night
-must not pull the items away from all other users, who are not trained. Held-out users of a full night begin at random, because
-the base was trained on their held-out events. docs/decisions.md has the figures.
+must not pull the items away from all other users, who are not trained (docs/decisions.md has the figures).
 """
 
 from collections.abc import Callable

@@ -13,11 +13,9 @@ STEP_FIELDS = (
 
 @dataclass(frozen=True)
 class Load:
-    """The work of one of several workers so far.
-
-    train_seconds: the total, with waiting for sums (exchange), blocks (pass) and messages (meet) of the others, and for the
-    disk (stall). passed_bytes, summed_bytes: sent to others for blocks and for sums. staleness: how many exchanges began
-    before the sum of one arrived: the most, and the sum over all.
+    """The work of one of several workers so far. train_seconds: the total, with waiting for sums (exchange), blocks (pass) and
+    messages (meet) of the others, and for the disk (stall). passed_bytes, summed_bytes: sent to others for blocks and for sums.
+    staleness: how many exchanges began before the sum of one arrived.
     """
 
     tokens: float = 0.0

@@ -54,10 +54,9 @@ def redivide(generation: Generation, schedule: Schedule) -> None:
 
 
 def join_item_blocks(job: Job, corpus: Corpus, on_event: OnEvent) -> None:
-    """After a sharded training has ended, commit the items as one table, or log why not; otherwise do nothing.
+    """After a sharded training has ended, commit the items as one table, from which a night continues, or log why not.
 
-    A night continues from one table, and inference reads it once. Users are then fitted in order of time again, so their
-    recency is that of one block. Raises DamageError when a file was altered, ResourceError when the disk is full.
+    Otherwise do nothing. Raises DamageError when a file was altered, ResourceError when the disk is full.
     """
     generation = open_generation(job.store_dir)
     manifest = generation.manifest

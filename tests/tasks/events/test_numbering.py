@@ -1,14 +1,11 @@
 """Strings as numbers, sorts of numbers, and the order of users."""
 
 import duckdb
-import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
-from surf2vec.tasks.events.numbering import number_strings, place_users, sort_by
+from surf2vec.tasks.events.numbering import number_strings, place_users
 from surf2vec.tasks.release.release_reader import user_hash
 
 STRINGS = st.lists(st.one_of(st.none(), st.text(max_size=20)), max_size=20)
@@ -26,16 +23,6 @@ def test_numbers_stand_for_their_strings(columns: list[list[str | None]], dtype:
     found = distinct.to_pylist()
     assert len(set(found)) == len(found)
     assert [found[code] for code in codes] == [text for column in columns for text in column]
-
-
-@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint64])
-@given(data=st.data())
-def test_order_is_that_of_lexsort(dtype: type, data: st.DataObject) -> None:
-    length = data.draw(st.integers(0, 20))
-    few = st.integers(0, 3)
-    wide = st.integers(int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
-    keys = [data.draw(arrays(dtype, length, elements=elements)) for elements in (few, wide, few)]
-    assert sort_by(*keys).tolist() == np.lexsort(tuple(keys)).tolist()
 
 
 def test_the_hash_is_the_lower_half_of_md5() -> None:
