@@ -1,7 +1,7 @@
 """Builds the corpus of a window: cleaned events as tokens, in compressed sparse rows per micro-partition.
 
 Rare items are known only after a first pass: `tasks/corpus/clean_pass.py` cleans and counts, `tasks/corpus/token_pass.py` writes
-tokens. Between them an event takes four bytes in a scratch file, so events are sorted once. Memory is bounded: both passes process
+tokens. Between them an event takes four bytes in a scratch file, so events are sorted once. Both passes process
 groups of micro-partitions, also in other processes. This module makes the vocabulary between the passes.
 """
 

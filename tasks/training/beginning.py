@@ -32,7 +32,6 @@ from surf2vec.trainer.system.fan_out import FanOut
 from surf2vec.trainer.training.infer import refit_held_out
 from surf2vec.trainer.training.job import RESULT_NEUTRAL, Job, Schedule, choose_parts
 from surf2vec.trainer.training.next_night import (
-    NightStart,
     PriorVectors,
     fold_night,
     incompatibility,
@@ -122,7 +121,7 @@ def begin_training(root: Root, job: Job, record: RunRecord, on_event: OnEvent) -
     if record.base:
         base = _require(root, record.base)
         new_items = begin_new_items(open_corpus(root.corpus(record.window_id)), base.generation)
-        start_night(job, corpus, NightStart(base.generation, new_items, DECAY), on_event)
+        start_night(job, corpus, base.generation, new_items, DECAY, on_event)
     elif space := _find_start(root, job, record):
         start_full_night(job, corpus, _read_known(root, corpus, space), on_event)
 

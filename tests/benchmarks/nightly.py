@@ -39,7 +39,7 @@ from surf2vec.trainer.store.writer import open_pinned
 from surf2vec.trainer.system.files import read_json
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
-from surf2vec.trainer.training.next_night import NightStart, start_night
+from surf2vec.trainer.training.next_night import start_night
 from surf2vec.trainer.training.vectors import BothParts
 from tests.benchmarks.harness import run_benchmark, run_surf2vec
 
@@ -108,7 +108,7 @@ def measure_case(case: Case, folder: Path, users: int, items: int) -> dict[str, 
     started = time.perf_counter()
     schedule = night_schedule(config)
     job = Job(changed.folder, folder / "store-night", config, MEMORY_BYTES, start="benchmark", schedule=schedule)
-    start_night(job, changed, NightStart(base, begin_new_items(whole, base), DECAY))
+    start_night(job, changed, base, begin_new_items(whole, base), DECAY)
     train(job)
     night_seconds = time.perf_counter() - started
 

@@ -48,21 +48,12 @@ KNOWN_SQUARES = 20.0
 """The first Adagrad sum of known rows in a full night: twice that at the end of a training, so that they move less."""
 KNOWN_ITEM_SQUARES = {"interest": (0.0, KNOWN_SQUARES), "trail": (3.0, 0.0)}
 """The first Adagrad sums of known items in a full night: a factor of the base's sums, and a constant."""
+NewItems = dict[str, dict[str, NDArray[np.float32]]]
+"""By part and table, the first vectors of items that the base does not have, float32[k, D]."""
 FIRST_ITEMS: dict[str, Callable[[TrainConfig, int], Items]] = {
     "interest": lambda config, num_items: begin_items(config, num_items, num_items),
     "trail": begin_trail,
 }
-
-
-@dataclass(frozen=True)
-class NightStart:
-    """The start of a night. new_items: by part and table, the first vectors of items that the base does not have, float32[k, D];
-    decay: the factor of the items' Adagrad sums, so that items still move after many nights.
-    """
-
-    base: Generation
-    new_items: dict[str, dict[str, NDArray[np.float32]]]
-    decay: float
 
 
 @dataclass(frozen=True)
@@ -102,24 +93,27 @@ def incompatibility(config: TrainConfig, base: Generation) -> str | None:
     return None
 
 
-def start_night(job: Job, corpus: Corpus, start: NightStart, on_event: OnEvent = ignore_event) -> None:
+def start_night(
+    job: Job, corpus: Corpus, base: Generation, new_items: NewItems, decay: float, on_event: OnEvent = ignore_event
+) -> None:
     """Commit the generation that the job's training begins from, unless the store already has it or a later one.
 
-    Raises ConfigError when a training cannot begin from the base, DamageError when a file of it was altered.
+    decay: the factor of the items' Adagrad sums, so that items still move after many nights. Raises ConfigError when a training
+    cannot begin from the base, DamageError when a file of it was altered.
     """
-    base, config = start.base, job.config
+    config = job.config
     if reason := incompatibility(config, base):
         raise ConfigError(f"this night cannot continue from generation {base.generation}: {reason}; run it with --full")
 
     def make_items(part: str) -> Image:
         """Return the base's items with decayed sums, then the new ones. The base's are mapped from disk."""
-        new = start.new_items[part]
+        new = new_items[part]
         older, begun = base.map_items(part), FIRST_ITEMS[part](config, len(new["outputs"]))
         for name, vectors in new.items():
             getattr(begun, name).vectors[:] = vectors
         image = join_items(older, begun)
         for name, rows in vars(items_in(image)).items():
-            rows.squares[: len(getattr(older, name).squares)] *= np.float32(start.decay)
+            rows.squares[: len(getattr(older, name).squares)] *= np.float32(decay)
         return image
 
     def fit_users(generation: Generation, image: Image) -> Callable[[int, Histories], Rows]:

@@ -19,7 +19,6 @@ from surf2vec.trainer.training.job import Job, Schedule
 from surf2vec.trainer.training.loop import train
 from surf2vec.trainer.training.next_night import (
     KNOWN_SQUARES,
-    NightStart,
     PriorVectors,
     fold_night,
     start_full_night,
@@ -76,7 +75,7 @@ def night(tmp_path: Path, name: str, base: Generation, changed: dict[str, list[i
     job = Job(
         tmp_path / name, tmp_path / "store", CONFIG, 4 * 10**9, start=f"after {base.generation}", schedule=schedule
     )
-    start_night(job, corpus, NightStart(base, new_items, 0.5))
+    start_night(job, corpus, base, new_items, 0.5)
     begun = read_tables(job.store_dir)
     first = open_generation(job.store_dir)
     train(job)
@@ -141,7 +140,7 @@ def test_the_changed_begin_fitted_to_the_items(tmp_path: Path, base: Generation)
     rows = base_order(planted_histories(100, ITEMS))
     corpus = write_changed(tmp_path / "two", changed_histories(rows, 9), rows, ITEMS)
     job = Job(tmp_path / "two", tmp_path / "store", CONFIG, 4 * 10**9, start="after one")
-    start_night(job, corpus, NightStart(base, NO_NEW_ITEMS, 1.0))
+    start_night(job, corpus, base, NO_NEW_ITEMS, 1.0)
     begun, first = read_tables(job.store_dir), open_generation(job.store_dir)
     frozen = freeze_items(first, corpus.count_training_tokens(), 1)
     for partition in range(PARTITIONS):
@@ -154,7 +153,7 @@ def test_a_night_that_only_began_resumes_nothing(tmp_path: Path, base: Generatio
     rows = base_order(planted_histories(100, ITEMS))
     corpus = write_changed(tmp_path / "two", changed_histories(rows, 9), rows, ITEMS)
     job = Job(tmp_path / "two", tmp_path / "store", CONFIG, 4 * 10**9, start="after one")
-    start_night(job, corpus, NightStart(base, NO_NEW_ITEMS, 1.0))
+    start_night(job, corpus, base, NO_NEW_ITEMS, 1.0)
     messages: list[str] = []
     train(job, lambda name, values: messages.append(values.get("message", "")))
     assert any(message.startswith("kernel=cpu") for message in messages)
@@ -179,13 +178,13 @@ def test_what_is_begun_or_folded_is_not_done_twice(tmp_path: Path, base: Generat
     changed = changed_histories(rows, 9)
     corpus = write_changed(tmp_path / "two", changed, rows, ITEMS)
     job = Job(tmp_path / "two", tmp_path / "store", CONFIG, 4 * 10**9, start="after one")
-    beginning = NightStart(base, NO_NEW_ITEMS, 1.0)
-    start_night(job, corpus, beginning)
+    beginning = base, NO_NEW_ITEMS, 1.0
+    start_night(job, corpus, *beginning)
     begun = open_generation(job.store_dir).generation
-    start_night(job, corpus, beginning)
+    start_night(job, corpus, *beginning)
     assert open_generation(job.store_dir).generation == begun
     train(job)
-    start_night(job, corpus, beginning)
+    start_night(job, corpus, *beginning)
     assert open_generation(job.store_dir).manifest["stage"] == "trained", "a training that is under way is left alone"
     folded = fold_night(job, corpus, base, {})
     assert fold_night(job, corpus, base, {}).generation == folded.generation
@@ -206,7 +205,7 @@ def test_what_is_trained_otherwise_cannot_go_on(
     corpus = write_changed(tmp_path / "two", changed_histories(rows, 9), rows, ITEMS)
     job = Job(tmp_path / "two", tmp_path / "store", config, 4 * 10**9, start="after one")
     with pytest.raises(ConfigError, match=rf"{reason}.*--full"):
-        start_night(job, corpus, NightStart(base, NO_NEW_ITEMS, 1.0))
+        start_night(job, corpus, base, NO_NEW_ITEMS, 1.0)
 
 
 def full_night(tmp_path: Path, base: Generation) -> tuple[Job, Corpus, PriorVectors]:
