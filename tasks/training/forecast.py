@@ -54,8 +54,7 @@ def plan_size(
     warm_up(kernel, config)
     tree = make_tree(config, zipf_counts(volume.items, volume.tokens)) if config.hs else None
     sizes = training_sizes(config, volume.items, tree)
-    users = spread_users(volume.users, volume.partitions)
-    work = Work(users, spread_tokens(volume.tokens, users), config.epochs, config.commit_seconds)
+    work = spread_volume(volume, config.epochs, config.commit_seconds)
     memory_bytes = parse_bytes(resources.host_memory) // on_machine, device.memory_bytes
     budget, rates = find_budget(kernel, memory_bytes, folder), find_rates(kernel, config, root / "store")
     if num_workers == 1:
@@ -91,18 +90,21 @@ def plan_equal(work: Work, sizes: Sizes, config: TrainConfig, each: tuple[Budget
     )
 
 
-def spread_users(num_users: int, partitions: int) -> list[int]:
-    """Return the users of each micro-partition: equal shares, but the first is 4 standard deviations of a hash larger."""
-    shares = [num_users // partitions + (p < num_users % partitions) for p in range(partitions)]
-    extra = min(math.ceil(4 * math.sqrt(shares[0])), shares[-1]) if partitions > 1 else 0
-    return [shares[0] + extra, *shares[1:-1], shares[-1] - extra] if extra else shares
+def spread(total: int, partitions: int, extra: float) -> list[int]:
+    """Return the users or tokens of each micro-partition: equal shares, but the first has this share more, the last less."""
+    shares = [total // partitions + (p < total % partitions) for p in range(partitions)]
+    moved = min(math.ceil(extra * shares[0]), shares[-1]) if partitions > 1 else 0
+    shares[0] += moved
+    shares[-1] -= moved
+    return shares
 
 
-def spread_tokens(num_tokens: int, users: list[int]) -> list[int]:
-    """Return the tokens of each micro-partition: in proportion to its users, but the first has a quarter more."""
-    shares = [num_tokens * num // max(1, sum(users)) for num in users]
-    shares[-1] -= min(shares[0] // 4, shares[-1]) if len(users) > 1 else 0
-    return [num_tokens - sum(shares[1:]), *shares[1:]]
+def spread_volume(volume: Volume, epochs: int, commit_seconds: float) -> Work:
+    """Return the work of a training whose largest micro-partition has 4 standard deviations of a hash more users than the mean,
+    and a quarter more tokens.
+    """
+    users = spread(volume.users, volume.partitions, 4 / math.sqrt(max(1, volume.users / volume.partitions)))
+    return Work(users, spread(volume.tokens, volume.partitions, 0.25), epochs, commit_seconds)
 
 
 def zipf_counts(num_items: int, num_tokens: int) -> np.ndarray:

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surf2vec.tasks.config import ResourcesConfig
-from surf2vec.tasks.training.forecast import Volume, plan_equal, plan_size, spread_tokens, spread_users, zipf_counts
+from surf2vec.tasks.training.forecast import Volume, plan_equal, plan_size, spread, spread_volume, zipf_counts
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, ResourceError
 from surf2vec.trainer.plan.alone import Budget
 from surf2vec.trainer.plan.prediction import Rates
-from surf2vec.trainer.plan.sizes import Work, training_sizes
+from surf2vec.trainer.plan.sizes import training_sizes
 
 CONFIG = TrainConfig(vector_size=16, epochs=2)
 
@@ -48,8 +48,7 @@ def test_more_workers_than_micro_partitions_are_refused(tmp_path: Path) -> None:
 @given(st.sampled_from([2, 3, 8]), st.sampled_from(["replicated", "asynchronous", "sharded"]))
 def test_equal_workers_divide_all_tokens(num_workers: int, sharing: str) -> None:
     config = TrainConfig(vector_size=16, epochs=2, sharing=sharing)
-    users = spread_users(10_000, 16)
-    work = Work(users, spread_tokens(400_000, users), config.epochs, 60)
+    work = spread_volume(Volume(10_000, 500, 400_000, 16), config.epochs, 60)
     sizes = training_sizes(config, 500, None)
     each = Budget(10**9, 10**8, 10**10), Rates(10**6, 10**9, 10**9)
     plan = plan_equal(work, sizes, config, each, num_workers)
@@ -67,12 +66,18 @@ def test_what_does_not_fit_is_refused_with_numbers(tmp_path: Path) -> None:
         plan_size(tmp_path, Volume(10**6, 10**7, 10**7, 16), CONFIG, ResourcesConfig(host_memory="100MB"))
 
 
-@given(st.integers(1, 10**8), st.integers(0, 12))
-def test_users_are_spread_and_none_is_lost(num_users: int, exponent: int) -> None:
-    users = spread_users(num_users, 2**exponent)
-    assert (sum(users), len(users)) == (num_users, 2**exponent)
-    assert min(users) >= 0
-    assert max(users) >= num_users / 2**exponent
+@given(st.integers(0, 10**10), st.integers(0, 12), st.floats(0, 4))
+def test_users_and_tokens_are_spread_and_none_is_lost(total: int, exponent: int, extra: float) -> None:
+    shares = spread(total, 2**exponent, extra)
+    assert (sum(shares), len(shares)) == (total, 2**exponent)
+    assert min(shares) >= 0
+    assert max(shares) >= total / 2**exponent
+
+
+def test_the_first_micro_partition_may_have_a_quarter_more_tokens() -> None:
+    work = spread_volume(Volume(40_000, 1, 4000, 4), epochs=1, commit_seconds=60)
+    assert (work.users, work.tokens) == ([10_400, 10_000, 10_000, 9_600], [1250, 1000, 1000, 750])
+    assert spread(4001, 1, 0.25) == [4001]
 
 
 def test_zipf_counts_fall_and_sum_up() -> None:
@@ -80,16 +85,3 @@ def test_zipf_counts_fall_and_sum_up() -> None:
     assert counts.min() >= 1
     assert (counts[:-1] >= counts[1:]).all()
     assert counts.sum() == pytest.approx(10**6, rel=0.01)
-
-
-@given(st.integers(0, 10**10), st.integers(1, 10**7), st.integers(0, 12))
-def test_tokens_are_spread_and_none_is_lost(num_tokens: int, num_users: int, exponent: int) -> None:
-    tokens = spread_tokens(num_tokens, spread_users(num_users, 2**exponent))
-    assert (sum(tokens), len(tokens)) == (num_tokens, 2**exponent)
-    assert min(tokens) >= 0
-    assert max(tokens) >= num_tokens / 2**exponent
-
-
-def test_the_first_micro_partition_may_have_a_quarter_more_tokens() -> None:
-    assert spread_tokens(4000, [10, 10, 10, 10]) == [1250, 1000, 1000, 750]
-    assert spread_tokens(4001, [10]) == [4001]
