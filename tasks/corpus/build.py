@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from surf2vec.sql.runner import connect, create_table, fetch_rows
+from surf2vec.sql.runner import connect, create_table
 from surf2vec.tasks.corpus.clean_pass import (
     CorpusPart,
     clean_part,
@@ -154,8 +154,8 @@ class Build:
         """Make the table `vocabulary` and its file; returns the manifest entry. Raises InputError when no item is kept."""
         config, base, con = self.shared.config, self.shared.base, self.con
         create_table(con, "intermediate/int_item_totals", {"item_counts": [escape(str(path)) for path in item_counts]})
-        [seen] = fetch_rows(con, "intermediate/int_item_summary")
-        self.stages["items"] = seen["num_items"]
+        summary = "count(*), coalesce(max(events), 0), coalesce(max(users), 0)"
+        [(self.stages["items"], max_events, max_users)] = con.table("int_item_totals").aggregate(summary).fetchall()
         if base and not base.is_full:
             with base.explain_damage():
                 create_table(con, "staging/stg_vocabulary", {"vocabulary": escape(str(base.corpus.path(VOCABULARY)))})
@@ -166,7 +166,7 @@ class Build:
         if not con.table("vocabulary").count("*").fetchall()[0][0]:
             raise self._nothing_left(
                 f"no item has {config.min_item_events:,} events and {config.min_item_users:,} users (the most events of one are "
-                f"{seen['max_events']:,}, the most users {seen['max_users']:,}): "
+                f"{max_events:,}, the most users {max_users:,}): "
                 f"lower ingest.min_item_events or ingest.min_item_users"
             )
         return write_vocabulary(self.shared.building, con.table("vocabulary").order("item_ix").to_arrow_reader())

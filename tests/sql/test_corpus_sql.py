@@ -83,13 +83,6 @@ def test_totals_add_the_groups(con: duckdb.DuckDBPyConnection, tmp_path: Path) -
     second = write_rows(tmp_path / "2", [{"url": "/a", "events": 4, "users": 1}])
     create_table(con, "intermediate/int_item_totals", {"item_counts": [first, second]})
     assert sorted(con.table("int_item_totals").fetchall()) == [("/a", 7, 3), ("/b", 0, 0)]
-    summary = fetch_rows(con, "intermediate/int_item_summary")
-    assert summary == [{"num_items": 2, "max_events": 7, "max_users": 3}]
-
-
-def test_no_items_have_a_summary_too(con: duckdb.DuckDBPyConnection) -> None:
-    con.execute("create table int_item_totals (url varchar, events bigint, users bigint)")
-    assert fetch_rows(con, "intermediate/int_item_summary") == [{"num_items": 0, "max_events": 0, "max_users": 0}]
 
 
 @pytest.mark.parametrize(

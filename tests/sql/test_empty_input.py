@@ -43,7 +43,6 @@ PARAMS = {
     "agent_column": "surf2vec_absent",
 }  # fmt: skip
 ONE_ROW: dict[str, dict[str, Any]] = {
-    "intermediate/int_item_summary": {"num_items": 0, "max_events": 0, "max_users": 0},
     "intermediate/int_source_size": {"num_lines": 0, "text_bytes": 0, "num_distinct": 0, "distinct_text_bytes": 0},
     "intermediate/int_time_profile": {"num_times": 0, "num_zoned": 0, "num_numbers": 0, "median": None},
     "intermediate/int_unknown_events": {"num_events": 0},

@@ -51,12 +51,6 @@ def test_days_of_a_window(
     assert days_of(root, since, until, window_days) == days
 
 
-def test_a_window_tells_its_first_and_last_day_with_events(root: Root) -> None:
-    window = select_window(root, date(2025, 12, 1), date(2026, 1, 3), None)
-    assert (window.since, window.until, window.num_events) == ("2026-01-01", "2026-01-02", 3)
-    assert len(window.source_digests) == 3
-
-
 def test_the_id_depends_on_what_goes_in_and_on_nothing_else(root: Root, tmp_path: Path) -> None:
     def identify(root: Root = root, max_users: int = 20_000, days: int | None = None, **cleaning: Any) -> str:
         cleaned = IngestConfig(**cleaning)

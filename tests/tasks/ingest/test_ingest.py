@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -243,28 +243,6 @@ def test_a_log_in_the_order_of_its_lines(tmp_path: Path, root: Path) -> None:
     take_in(root, log, columns={"time": ()})
     assert read_events(root, "line, url, epoch_us(ts)") == [(2, "/b", 2), (3, "/a", 3), (4, "/b", 4)]
     assert "day=undated" in events_files(root)[0]
-
-
-@pytest.mark.parametrize(
-    ("unit", "factor"), [("seconds", 1), ("milliseconds", 10**3), ("microseconds", 10**6), ("nanoseconds", 10**9)]
-)
-def test_units_of_numbers_are_recognised_and_said(tmp_path: Path, root: Path, unit: str, factor: int) -> None:
-    times = [1_593_600_000 + n for n in range(5)]
-    log = write_log(tmp_path / "a.csv", *(f"u,/{n},{time * factor}" for n, time in enumerate(times)))
-    messages: list[str] = []
-    take_in(root, log, on_event=lambda name, values: messages.append(values.get("message", "")))
-    assert any(
-        f"a.csv: csv, user: user_id, page: url, time: epoch {unit}; 5 lines, 5 events" in message
-        for message in messages
-    )
-    assert [ts.replace(tzinfo=UTC).timestamp() for _, _, ts, _ in read_events(root)] == times
-
-
-def test_progress_goes_from_nothing_to_all(tmp_path: Path, root: Path) -> None:
-    log = write_log(tmp_path / "a.csv", "u,/a,2020-07-01")
-    seen: list[dict[str, Any]] = []
-    take_in(root, log, on_event=lambda name, values: seen.append(values) if name == "progress" else None)
-    assert seen[-1] == {"step": "ingest", "done": log.stat().st_size, "total": log.stat().st_size, "unit": "bytes"}
 
 
 def test_the_number_of_micro_partitions_is_fixed_by_the_first_ingest(tmp_path: Path, root: Path) -> None:
