@@ -11,7 +11,7 @@ from typing import Any
 
 from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.kernels.signature import fits_trail_program
-from surf2vec.trainer.plan.prediction import Rates, Traffic, predict
+from surf2vec.trainer.plan.prediction import Rates, predict
 from surf2vec.trainer.plan.sharing import ALONE, Sharing
 from surf2vec.trainer.plan.sizes import MEASURED_TOKENS, TOKEN_BYTES, Sizes, Work, device_bytes, tray_bytes
 from surf2vec.trainer.system.memory import DEVICE_CONTEXT_BYTES
@@ -138,7 +138,7 @@ def lay_out(
     committed_bytes = num_committed * sizes.block_bytes(num_blocks) + sizes.trail_bytes * commits_items
     moved_bytes = _moved_bytes(work, sizes, division)
     resident_bytes = work.num_users * sizes.user_bytes if num_chunks == 1 else 0
-    cost = predict(work, Traffic(num_blocks, moved_bytes, committed_bytes, resident_bytes), rates)
+    cost = predict(work, num_blocks, moved_bytes, committed_bytes, resident_bytes, rates)
     plan = Plan(
         num_partitions=len(work.users),
         chunk_partitions=division.chunk_partitions,

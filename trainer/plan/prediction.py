@@ -48,24 +48,6 @@ def known_rates(last: dict[str, Any], config: TrainConfig, kernel: str, threads:
 
 
 @dataclass(frozen=True)
-class Traffic:
-    """The bytes moved between memory and disk, with `num_blocks` item blocks.
-
-    moved_bytes: read, and written, by an epoch because not all fits in memory; the first epoch reads none. block_bytes: items
-    written by every commit; resident_bytes: users in memory, written by a commit if changed, once for each block of an epoch.
-    """
-
-    num_blocks: int
-    moved_bytes: int
-    block_bytes: int
-    resident_bytes: int
-
-    def committed_bytes(self, epochs: int, num_commits: int) -> int:
-        """Return the bytes written by commits."""
-        return num_commits * self.block_bytes + min(num_commits, epochs * self.num_blocks) * self.resident_bytes
-
-
-@dataclass(frozen=True)
 class Prediction:
     """For the complete training. If the machine's rates are unknown, seconds is None and only the last commit counts."""
 
@@ -75,20 +57,27 @@ class Prediction:
     seconds: float | None
 
 
-def predict(work: Work, traffic: Traffic, rates: Rates | None) -> Prediction:
-    """Predict the time: the longer of training and of the disk's work, which overlap; and the last commit."""
-    read_bytes, moved_bytes = (work.epochs - 1) * traffic.moved_bytes, work.epochs * traffic.moved_bytes
-    computing = moving = 0.0
+def predict(
+    work: Work, num_blocks: int, moved_bytes: int, block_bytes: int, resident_bytes: int, rates: Rates | None
+) -> Prediction:
+    """Predict the time: the longer of training and of the disk's work, which overlap; and the last commit.
+
+    moved_bytes: read, and written, by an epoch because not all fits in memory; the first epoch reads none. block_bytes: items
+    written by every commit; resident_bytes: users in memory, written by a commit if changed, once for each block of an epoch.
+    """
+
+    def commit(num_commits: int) -> int:
+        return num_commits * block_bytes + min(num_commits, work.epochs * num_blocks) * resident_bytes
+
+    read_bytes, evicted_bytes, computing, moving = (work.epochs - 1) * moved_bytes, work.epochs * moved_bytes, 0.0, 0.0
     if rates:
         computing = work.epochs * work.num_tokens / rates.tokens_per_second
-        moving = read_bytes / rates.read_bytes_per_second + moved_bytes / rates.write_bytes_per_second
-    num_ends = work.epochs * len(work.users) * traffic.num_blocks  # of micro-partitions: commits happen only there
+        moving = read_bytes / rates.read_bytes_per_second + evicted_bytes / rates.write_bytes_per_second
+    num_ends = work.epochs * len(work.users) * num_blocks  # of micro-partitions: commits happen only there
     between = max(computing, moving) / work.commit_seconds if work.commit_seconds else math.inf
     num_commits = 1 + int(min(between, num_ends - 1))
-    committed_bytes = traffic.committed_bytes(work.epochs, num_commits)
     seconds = None
     if rates:
-        last_bytes = traffic.committed_bytes(work.epochs, 1)
-        moving += (committed_bytes - last_bytes) / rates.write_bytes_per_second
-        seconds = max(computing, moving) + last_bytes / rates.write_bytes_per_second
-    return Prediction(num_commits, read_bytes, moved_bytes + committed_bytes, seconds)
+        moving += (commit(num_commits) - commit(1)) / rates.write_bytes_per_second
+        seconds = max(computing, moving) + commit(1) / rates.write_bytes_per_second
+    return Prediction(num_commits, read_bytes, evicted_bytes + commit(num_commits), seconds)

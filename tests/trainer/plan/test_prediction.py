@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ResourceError
-from surf2vec.trainer.plan.prediction import Rates, Traffic, known_rates, predict
+from surf2vec.trainer.plan.prediction import Rates, known_rates, predict
 from surf2vec.trainer.plan.sizes import Work
 from surf2vec.trainer.system.units import parse_bytes
 from surf2vec.trainer.training.job import Job
@@ -24,22 +24,22 @@ RATES = Rates(1000.0, 100.0, 100.0)
 def test_users_in_memory_are_written_by_commits() -> None:
     """Two epochs of 60 s, a commit every 20 s: six commits with the last, but each user changes only twice."""
     work = Work([10, 10, 10], [20_000] * 3, epochs=2, commit_seconds=20.0)
-    told = predict(work, Traffic(1, 0, block_bytes=7, resident_bytes=100), RATES)
+    told = predict(work, 1, 0, block_bytes=7, resident_bytes=100, rates=RATES)
     assert (told.num_commits, told.read_bytes, told.written_bytes) == (6, 0, 6 * 7 + 2 * 100)
     assert told.seconds == pytest.approx(120 + 1.07)  # the disk was idle: only the last commit is waited for
 
 
 def test_users_that_go_are_written_once_an_epoch_and_read_but_in_the_first() -> None:
     work = Work([10] * 4, [250] * 4, epochs=3, commit_seconds=60.0)
-    told = predict(work, Traffic(1, moved_bytes=500, block_bytes=7, resident_bytes=0), RATES)
+    told = predict(work, 1, moved_bytes=500, block_bytes=7, resident_bytes=0, rates=RATES)
     assert (told.num_commits, told.read_bytes, told.written_bytes) == (1, 1000, 1507)
     assert told.seconds == pytest.approx(5 + 2 * 10 + 0.07)
 
 
 def test_commits_at_every_end_of_a_micro_partition() -> None:
     work = Work([10] * 4, [250] * 4, epochs=3, commit_seconds=0.0)
-    assert predict(work, Traffic(2, 0, 7, 100), None).num_commits == 3 * 4 * 2
-    assert predict(work, Traffic(1, 0, 7, 100), RATES).num_commits == 3 * 4
+    assert predict(work, 2, 0, 7, 100, None).num_commits == 3 * 4 * 2
+    assert predict(work, 1, 0, 7, 100, RATES).num_commits == 3 * 4
 
 
 @given(
@@ -56,8 +56,7 @@ def test_bounds(
     is_known: bool,
 ) -> None:
     work = Work([5] * num_partitions, [tokens_each] * num_partitions, epochs, commit_seconds)
-    traffic = Traffic(num_blocks, table_bytes, 8, table_bytes)
-    told = predict(work, traffic, RATES if is_known else None)
+    told = predict(work, num_blocks, table_bytes, 8, table_bytes, RATES if is_known else None)
     assert 1 <= told.num_commits <= num_partitions * epochs * num_blocks
     assert 0 <= told.read_bytes <= epochs * table_bytes
     assert told.written_bytes <= epochs * table_bytes * (1 + num_blocks) + 8 * told.num_commits
