@@ -16,7 +16,6 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from surf2vec.sql.runner import connect, create_table
 from surf2vec.tasks.corpus.clean_pass import (
@@ -176,14 +175,7 @@ class Build:
         base, stages = self.shared.base, self.stages
         num_items = self.con.table("vocabulary").count("*").fetchall()[0][0]
         rows, holes = _describe_rows(written), [one.holes for one in written]
-        has_order, (keys, num_keys) = self._has_order(rows, num_items), self._read_keys()
-        # without an order there is one part, and nothing to choose
-        num_choosing = (
-            min(MAX_CHOOSING, num_keys // CHOOSING_SHARE) if has_order and not self.shared.is_continued else 0
-        )
-        max_evaluated = min(self.max_users, num_keys - num_choosing)
-        evaluated_max, num_evaluated = find_key_max(keys, max_evaluated)
-        key_max, num_held_out = find_key_max(keys, max_evaluated + num_choosing)
+        has_order = self._has_order(rows, num_items)
         funnel = [
             ("events in the window", stages["events"]),
             ("events without bots", stages["after_bots"]),
@@ -196,24 +188,24 @@ class Build:
             ("users in the window", stages["users"]),
             ("users kept", sum(one.num_kept_users for one in written)),
         ]
-        manifest = rows | {
-            "format_version": FORMAT_VERSION,
-            "partitions": self.window.partitions,
-            "num_users": rows["num_users"] - sum(holes),
-            "num_items": num_items,
-            "holes": holes,
-            "held_out_key_max": key_max,
-            "evaluated_key_max": evaluated_max,
-            "num_held_out": num_held_out,
-            "num_choosing": num_held_out - num_evaluated,
-            "since": self.window.since,
-            "until": self.window.until,
-            "undated": self.window.is_undated,
-            "has_order": has_order,
-            "funnel": funnel,
-            "files": rows["files"] | vocabulary,
-            "base": None,
-        }
+        manifest = (
+            rows
+            | {
+                "format_version": FORMAT_VERSION,
+                "partitions": self.window.partitions,
+                "num_users": rows["num_users"] - sum(holes),
+                "num_items": num_items,
+                "holes": holes,
+                "since": self.window.since,
+                "until": self.window.until,
+                "undated": self.window.is_undated,
+                "has_order": has_order,
+                "funnel": funnel,
+                "files": rows["files"] | vocabulary,
+                "base": None,
+            }
+            | self._hold_out(has_order)
+        )
         if base and base.is_full:
             manifest |= {"without_tokens": True}
         elif base:
@@ -236,8 +228,8 @@ class Build:
         manifest = rows | {"partitions": self.window.partitions, "num_items": num_items, "held_out_key_max": -1}
         return self.stages["in_order"] > 0 and has_order(Corpus(self.shared.building, manifest))
 
-    def _read_keys(self) -> tuple[NDArray[np.uint64], int]:
-        """Return the smallest keys of the users that can be held out, ascending, one more than are, and the number of all."""
+    def _hold_out(self, has_order: bool) -> dict[str, int]:
+        """Return the manifest entries of who is held out: the users with the smallest keys."""
         keys, num_keys = np.empty(0, dtype=np.uint64), 0
         for partition in range(self.window.partitions):
             path = self.shared.building / partition_name(partition)
@@ -245,7 +237,16 @@ class Build:
             found = held_out_keys(hashes[np.load(f"{path}.held_out.npy") >= 0])
             num_keys += len(found)
             keys = np.sort(np.concatenate([keys, found]))[: self.max_users + MAX_CHOOSING + 1]
-        return keys, num_keys
+        # Without an order there is one part, and nothing to choose.
+        is_choosing = has_order and not self.shared.is_continued
+        num_choosing = min(MAX_CHOOSING, num_keys // CHOOSING_SHARE) if is_choosing else 0
+        max_evaluated = min(self.max_users, num_keys - num_choosing)
+        evaluated_max, num_evaluated = find_key_max(keys, max_evaluated)
+        key_max, num_held_out = find_key_max(keys, max_evaluated + num_choosing)
+        return {
+            "held_out_key_max": key_max, "evaluated_key_max": evaluated_max, "num_held_out": num_held_out,
+            "num_choosing": num_held_out - num_evaluated,
+        }  # fmt: skip
 
     def _nothing_left(self, way_out: str) -> InputError:
         left = self.stages

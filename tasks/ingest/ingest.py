@@ -69,13 +69,14 @@ def ingest(
             if logs:
                 catalog.user_key_fingerprint = fingerprint(key) if key else None
                 catalog.rules = delivery.rules
-                if not (catalog.partitions or partitions):
-                    partitions = choose_partitions(estimate_users(logs))
-                    on_event("log", {"message": f"{partitions} micro-partitions, judging by the size of the logs"})
-                catalog.partitions = catalog.partitions or partitions
+                wanted = catalog.partitions or partitions
+                if not wanted:
+                    wanted = choose_partitions(estimate_users(logs))
+                    on_event("log", {"message": f"{wanted} micro-partitions, judging by the size of the logs"})
+                catalog.partitions = wanted
                 staging = Staging(
                     root, folder, remote.folder, config, catalog.user_key_fingerprint, memory_bytes, threads, tuple(logs),
-                    catalog.partitions,
+                    wanted,
                 )  # fmt: skip
                 staged = _stage_all(staging, fan_out, on_event)
                 _check_rejects(root, staged, config)

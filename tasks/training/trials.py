@@ -47,8 +47,7 @@ def try_settings(
     present: the generation of the release that serves; is_continued: the training continues it and keeps its settings.
     """
     corpus = open_corpus(job.corpus_dir)
-    config = present.config if present else job.config
-    start = {name: getattr(config, name) for name in VALUES}
+    start = read_present(present.config if present else job.config)
     if is_continued or (reason := why_no_trials(job.config, corpus.num_users)):
         return {"settings": start, "reason": "as in the release that it continues" if is_continued else reason}
     with open_scratch_folder(root, "trial") as folder:
@@ -73,6 +72,11 @@ def try_settings(
             text = f"the log chooses {gain['name']} {gain['value']:g} for {start[gain['name']]:g}"
             log(on_event, f"{text}: hit@{TOP} {gain['gain']:+.3f} ± {gain['standard_error']:.3f}")
     return choice | {"num_users": sample.num_users, "num_asked": num_asked}
+
+
+def read_present(config: TrainConfig) -> dict[str, Any]:
+    """Return the settings that trials change, by name."""
+    return {name: getattr(config, name) for name in VALUES}
 
 
 def why_no_trials(config: TrainConfig, num_users: int) -> str | None:

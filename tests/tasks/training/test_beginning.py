@@ -28,7 +28,12 @@ ASKED = NightRequest(CONFIG, NightlyConfig(full_every_days=7), INPUTS, is_full=F
 
 
 def base_with(config: TrainConfig = CONFIG, blocks: int = 1, full_until: str | None = "2026-01-05") -> BaseRelease:
-    manifest = {"config": asdict(config), "items": [{}] * blocks, "generation": 3, "vector_size": config.vector_size}
+    manifest = {
+        "config": asdict(config),
+        "items": {"interest": [{}] * blocks},
+        "generation": 3,
+        "vector_size": config.vector_size,
+    }
     told = ReleaseBefore(release="one", window_id="w1", space_id="space", full_until=full_until)
     return BaseRelease(told, Generation(Path("store"), manifest))
 
