@@ -124,19 +124,8 @@ def deliver(catalog: Catalog, *sources: SourceFile, config: IngestConfig = CONFI
     return delivery
 
 
-def shape(catalog: Catalog) -> dict[str, list[str]]:
-    """Content → name and copies."""
-    return {digest: [entry["name"], *entry["copies"]] for digest, entry in sorted(catalog.entries.items())}
-
-
 def counts(delivery: Delivery) -> tuple[int, int, int]:
     return delivery.num_new, delivery.num_replaced, delivery.num_known
-
-
-def test_a_source_may_become_a_copy_of_another() -> None:
-    catalog = catalog_of(entry("1", "a"), entry("2", "b"))
-    assert counts(deliver(catalog, source("a", "2"))) == (0, 0, 1)
-    assert shape(catalog) == {"2": ["b", "a"]}
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), st.sampled_from("123"), min_size=1), max_size=6))
