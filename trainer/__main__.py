@@ -32,10 +32,11 @@ def make_parser() -> argparse.ArgumentParser:
         for field in dataclasses.fields(TrainConfig)
     )
     parser = argparse.ArgumentParser(
-        prog="python -m surf2vec.trainer", description="Train user and item vectors from a corpus.",
+        prog="python -m surf2vec.trainer",
+        description="Train user and item vectors from a corpus.",
         epilog=f"settings, in --config (JSON, or TOML with an optional table [train]):\n{settings}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     add = parser.add_argument
     add("--corpus", type=Path, help="folder of a corpus: corpus/<window-id>")
     add("--store", type=Path, help="folder of the store")

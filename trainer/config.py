@@ -106,7 +106,7 @@ class TrainConfig(TrainSettings):
     trail_discount: float = setting(0.2, "Trail's discount", "As discount, for the trail.", ge=0, le=1)
     trail_backward: float = setting(
         0.5, "Backward share", "Share of targets that are predicted from the pages after them; falls to 0.", ge=0, le=1
-    )  # fmt: skip
+    )
     parts: Literal["both", "interest", "trail"] = setting(
         "both",
         "Parts",

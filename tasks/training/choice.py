@@ -51,9 +51,7 @@ def choose_weights(root: Root, corpus: Corpus, space: str | None, on_event: OnEv
     return choice
 
 
-def _choose(
-    root: Root, corpus: Corpus, generation: Generation, space: str | None, on_event: OnEvent
-) -> dict[str, Any]:  # fmt: skip
+def _choose(root: Root, corpus: Corpus, generation: Generation, space: str | None, on_event: OnEvent) -> dict[str, Any]:
     if len(columns_of(generation)) < 2 or generation.config.trail_weight is not None:
         return {}
     if space and (base := open_base(root, space)) and "choice" in base.generation.manifest:

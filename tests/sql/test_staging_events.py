@@ -145,8 +145,9 @@ def test_times_out_of_scale(con: duckdb.DuckDBPyConnection) -> None:
         "time out of scale", None, None, "time in the future",
     ]  # fmt: skip
     assert judge(con, "calendar", "1970-01-01", "2026-11-22 00:00:01") == [
-        ("1970-01-01 00:00:00", "time out of scale"), ("2026-11-22 00:00:01", "time in the future"),
-    ]  # fmt: skip
+        ("1970-01-01 00:00:00", "time out of scale"),
+        ("2026-11-22 00:00:01", "time in the future"),
+    ]
 
 
 def test_some_rows_of_the_lines_that_have_no_verdict_yet(con: duckdb.DuckDBPyConnection) -> None:
@@ -160,8 +161,9 @@ def test_what_becomes_of_refused_lines(con: duckdb.DuckDBPyConnection) -> None:
     put_lines(con, *[(line, "u", "/", "1", verdict) for line, verdict in verdicts.items()])
     assert make(con, "int_refused_lines") == [(5, "no user"), (7, "static asset"), (8, "no user"), (9, "crawler")]
     assert make(con, "int_rejects", source_name="/logs/a.csv", left_out=list(LEFT_OUT)) == [
-        ("/logs/a.csv", 5, "no user"), ("/logs/a.csv", 8, "no user"),
-    ]  # fmt: skip
+        ("/logs/a.csv", 5, "no user"),
+        ("/logs/a.csv", 8, "no user"),
+    ]
 
 
 def test_the_size_of_a_source(con: duckdb.DuckDBPyConnection) -> None:

@@ -63,9 +63,7 @@ def test_a_literal_night(nights: tuple[Corpus, Corpus]) -> None:
     assert corpus.read_users(0)["last_day"].to_pylist() == [first + 2, 0, first + 2, first + 1, first + 2]
     assert corpus.read_users(0)["hash"].to_pylist()[1] == 0
     counted = {name: corpus.manifest[name] for name in ("users", "holes", "num_users", "num_tokens", "base")}
-    assert counted == {
-        "users": [5], "holes": [1], "num_users": 4, "num_tokens": 9, "base": base.manifest["window_id"]
-    }  # fmt: skip
+    assert counted == {"users": [5], "holes": [1], "num_users": 4, "num_tokens": 9, "base": base.manifest["window_id"]}
     names = ("num_changed", "num_new_users", "num_left", "num_new_items", "num_held_out")
     assert [corpus.manifest[name] for name in names] == [3, 1, 1, 1, 1]
 

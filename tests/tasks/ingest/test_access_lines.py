@@ -129,9 +129,10 @@ def test_users_of_a_log_with_the_site_in_front(tmp_path: Path) -> None:
              for n, site in enumerate(["a.de", "b.de"] * 3)]  # fmt: skip
     messages: list[str] = []
     take_in(
-        tmp_path / "root", write_log(tmp_path / "a.log", *lines, header=None),
+        tmp_path / "root",
+        write_log(tmp_path / "a.log", *lines, header=None),
         on_event=lambda name, values: messages.append(values["message"]) if name == "log" else None,
-    )  # fmt: skip
+    )
     assert set(read_events(tmp_path / "root", "user_id, url")) == {
         (f"1.2.3.{n}", f"http://{site}/a") for n in range(3) for site in ("a.de", "b.de")
     }
@@ -153,8 +154,9 @@ def test_a_pattern_of_ones_own(tmp_path: Path) -> None:
     log = write_log(tmp_path / "a.log", *lines, header=None)
     take_in(tmp_path / "root", log, access_pattern=OWN, max_reject_ratio=0.5)
     assert read_events(tmp_path / "root", "user_id, url, ts::varchar") == [
-        ("u1", "/a", "2020-07-01 10:00:00"), ("u2", "/b", "2020-07-01 10:00:02"),
-    ]  # fmt: skip
+        ("u1", "/a", "2020-07-01 10:00:00"),
+        ("u2", "/b", "2020-07-01 10:00:02"),
+    ]
     assert read_rejects(tmp_path / "root") == [("a.log", 4, "does not fit ingest.access_pattern")]
     with pytest.raises(InputError, match=re.escape(f"fits none of the first 1 lines of {tmp_path}/b.log")):
         take_in(tmp_path / "root", write_log(tmp_path / "b.log", "2020 u1", header=None), access_pattern=OWN)

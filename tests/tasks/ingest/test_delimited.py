@@ -60,7 +60,7 @@ GOOD = b"u,/a,1\n"
         (b"u,/a\rb,1\n" + GOOD, [(1, "u", "/a\rb", "1", None), (2, "u", "/a", "1", None)]),
         (b'u,"/a"\rb,1\n' + GOOD, [bad(1, "carriage return inside a line"), (2, "u", "/a", "1", None)]),
     ],
-)  # fmt: skip
+)
 def test_lines(data: bytes, expected: list[Row]) -> None:
     assert rows(data) == expected
     assert rows(data, first_line=1001) == [(line + 1000, *rest) for line, *rest in expected]

@@ -55,7 +55,7 @@ RULES = st.builds(
     st.sampled_from(["page", "prefix", "host"]),
     st.integers(1, 3),
     st.sampled_from([(), ("id",), ("b", "id")]),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(

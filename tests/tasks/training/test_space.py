@@ -41,8 +41,9 @@ def name_items(corpus: Corpus, urls: list[str]) -> Corpus:
 
 def tables_of(new_items: dict[str, dict[str, np.ndarray]]) -> list[np.ndarray]:
     assert {part: list(tables) for part, tables in new_items.items()} == {
-        "interest": ["outputs"], "trail": ["outputs", "inputs"]
-    }  # fmt: skip
+        "interest": ["outputs"],
+        "trail": ["outputs", "inputs"],
+    }
     return [vectors for tables in new_items.values() for vectors in tables.values()]
 
 

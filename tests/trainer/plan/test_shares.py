@@ -49,9 +49,7 @@ def test_tokens_are_shared_evenly_or_by_weight() -> None:
     assert uneven.most_per_place(0) == 2
 
 
-@given(
-    st.lists(st.lists(st.integers(0, 30), max_size=20), min_size=1, max_size=4), st.integers(1, 12)
-)  # fmt: skip
+@given(st.lists(st.lists(st.integers(0, 30), max_size=20), min_size=1, max_size=4), st.integers(1, 12))
 def test_exchanges_divide_a_place_evenly_whoever_has_what(users: list[list[int]], num_exchanges: int) -> None:
     """users: the tokens of each, by micro-partition of a place."""
     total, before, found = sum(map(sum, users)), 0, 0

@@ -198,8 +198,9 @@ def test_item_blocks_are_read_as_one_table(tmp_path: Path) -> None:
     np.testing.assert_array_equal(whole.outputs.vectors, table)
     np.testing.assert_array_equal(whole.outputs.squares, table[:, 0])
     assert {path.name for path in tmp_path.glob("interest-*")} == {
-        "interest-00000-g000002.safetensors", "interest-00001-g000001.safetensors",
-    }  # fmt: skip
+        "interest-00000-g000002.safetensors",
+        "interest-00001-g000001.safetensors",
+    }
 
 
 def test_a_delta_is_read_with_the_file_it_belongs_to_and_stays_in_its_place(tmp_path: Path) -> None:
