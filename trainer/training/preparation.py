@@ -221,5 +221,4 @@ def _make_up_work(config: TrainConfig, length: int) -> tuple[Rows, Items, TrailI
     )
     items = begin_items(config, num_items, tree.num_rows if tree else num_items)
     trail = begin_trail(config, num_items if config.trail_size else 0)
-    tables = make_trail_tables(counts if config.trail_size else counts[:0], config)
-    return begin_users(config, hashes), items, trail, tables, work
+    return begin_users(config, hashes), items, trail, make_trail_tables(counts, config), work
