@@ -23,8 +23,9 @@ import pyarrow.parquet as pq
 
 from surf2vec.tasks.export.without_users import count_users, list_named
 from surf2vec.tasks.registry import tracking
-from surf2vec.tasks.registry.releases import Version
-from surf2vec.tasks.registry.tracking import Copy, Ownership
+from surf2vec.tasks.registry.ownership import Ownership
+from surf2vec.tasks.registry.tracking import Copy
+from surf2vec.tasks.registry.versions import Version
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, open_folder
 from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.root.run import Root, current_generation, forget_releases, list_folders, open_scratch_folder
@@ -63,7 +64,8 @@ class Copies(Ownership):
         """The logged models that stay: id → the versions that others made of it, if any."""
         others = [version for version in self.versions if not self.owns_version(version)]
         used = {
-            copy.model_id: sorted(version.place for version in others if version.uses(copy)) for copy in self.copies
+            copy.model_id: sorted(version.place for version in others if copy.is_used_by(version))
+            for copy in self.copies
         }
         own_ids = {copy.model_id for copy in self.copies if self.owns_copy(copy)}
         return {model_id: places for model_id, places in used.items() if places or model_id not in own_ids}

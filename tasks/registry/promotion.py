@@ -15,8 +15,9 @@ from typing import Any
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.corpus.window import ends_before
 from surf2vec.tasks.registry import tracking
-from surf2vec.tasks.registry.releases import CHALLENGER, CHAMPION, Registered, Version, alias_of, read_registry
-from surf2vec.tasks.registry.tracking import Ownership
+from surf2vec.tasks.registry.ownership import Ownership
+from surf2vec.tasks.registry.releases import alias_of, read_registry
+from surf2vec.tasks.registry.versions import CHALLENGER, CHAMPION, Registered, Version
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.root.identity import registry_uri
 from surf2vec.tasks.root.records import GateStep, RunRecord, Step

@@ -18,8 +18,8 @@ from surf2vec.tasks.registry.faults import TAG_PATH, TAG_SHA256, find_faults
 from surf2vec.tasks.registry.mlflow_runs import Metric
 from surf2vec.tasks.registry.promotion import settle_aliases
 from surf2vec.tasks.registry.release_state import open_state
-from surf2vec.tasks.registry.releases import Version
 from surf2vec.tasks.registry.tracking import Content
+from surf2vec.tasks.registry.versions import Version
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.report.cards import list_night, model_card, name_night, version_card

@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from surf2vec.tasks.export.without_users import count_users, erase_from_export
 from surf2vec.tasks.registry import tracking
-from surf2vec.tasks.registry.releases import Version
+from surf2vec.tasks.registry.versions import Version
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, check_manifest, check_tables, leads_outside
 from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.root.credentials import mask_credentials

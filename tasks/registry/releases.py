@@ -7,84 +7,21 @@ not have them as expected is read by MLflow.
 import sqlite3
 from collections import defaultdict
 from contextlib import closing
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 from surf2vec.tasks.config import PublishConfig
-from surf2vec.tasks.registry.version_tags import read_tags
+from surf2vec.tasks.registry.versions import CHALLENGER, CHAMPION, Registered, Version, as_time, is_copied, read_tags
 from surf2vec.tasks.root.identity import has_registry, registry_uri
 from surf2vec.tasks.root.records import RegisterStep
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import InputError, UnavailableError
 
-if TYPE_CHECKING:
-    from surf2vec.tasks.registry.tracking import Copy
-
-CHALLENGER, CHAMPION = "challenger", "champion"
 _VERSIONS = """
 select name, version, source, coalesce(storage_location, source), creation_time from model_versions
 where current_stage <> 'Deleted_Internal' order by name, version
 """
 _TAGS = "select name, version, key, value from model_version_tags"
 _ALIASES = "select name, alias, version from registered_model_aliases order by alias"
-
-
-@dataclass(frozen=True)
-class Version:
-    """A version of a registered model. `is_copied`: it was copied from another version, with its tags.
-
-    `location`: where its files are; of a version on a server the id of the logged model that has them, or their location.
-    """
-
-    name: str
-    number: int
-    tags: dict[str, str]
-    is_copied: bool = False
-    location: str = field(default="", compare=False)
-    created_at: datetime = field(default=datetime.min, compare=False)
-
-    @property
-    def place(self) -> str:
-        return f"models:/{self.name}/{self.number}"
-
-    @property
-    def folder(self) -> Path | None:
-        """The folder of its files, if they are known to be on this machine."""
-        parts = urlsplit(self.location)
-        return Path(unquote(parts.path)) if parts.scheme == "file" or self.location.startswith("/") else None
-
-    def uses(self, copy: "Copy") -> bool:
-        """Return whether the version has the files of this logged model."""
-        return self.location == copy.model_id or f"{self.location}/".startswith(f"{copy.location.rstrip('/')}/")
-
-
-@dataclass(frozen=True)
-class Registered:
-    """Versions, oldest first, and the version number of each alias."""
-
-    versions: list[Version]
-    aliases: dict[str, int]
-
-    def get(self, number: int | None) -> Version | None:
-        """Return the version with this number, if there is one."""
-        return next((one for one in self.versions if one.number == number), None)
-
-    @property
-    def champion(self) -> Version | None:
-        return self.get(self.aliases.get(CHAMPION))
-
-    @property
-    def serving(self) -> str | None:
-        """The release with the alias champion."""
-        return self.champion.tags.get("release") if self.champion else None
-
-    @property
-    def numbers(self) -> dict[str, int]:
-        """The version of each release."""
-        return {one.tags["release"]: one.number for one in self.versions if "release" in one.tags}
 
 
 def read_registry(root: Root, publish: PublishConfig) -> Registered:
@@ -138,16 +75,6 @@ def _read_tables(tracking_uri: str) -> tuple[list[Version], dict[str, dict[str, 
         for name, number, source, location, created_ms in rows
     ]
     return versions, aliases
-
-
-def is_copied(source: str) -> bool:
-    """Return whether a version with this source was copied from another one: models:/NAME/VERSION, not models:/MODEL_ID."""
-    return source.startswith("models:/") and "/" in source.removeprefix("models:/")
-
-
-def as_time(created_ms: int) -> datetime:
-    """Return milliseconds since 1970 as a time."""
-    return datetime.fromtimestamp(created_ms / 1000, UTC)
 
 
 def find_alias(root: Root, publish: PublishConfig, registered: RegisterStep) -> str | None:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,8 @@ from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import AnyType, Array
 from mlflow.utils.file_utils import local_file_uri_to_path
 
-from surf2vec.tasks.config import PublishConfig
-from surf2vec.tasks.registry import releases
-from surf2vec.tasks.registry.releases import Registered, Version, as_time, is_copied, read_registry
-from surf2vec.tasks.registry.version_tags import read_tags, store_tags
-from surf2vec.tasks.root.identity import ROOT_TAG, has_registry, is_own_registry, read_root_id, registry_uri
-from surf2vec.tasks.root.run import Root, use_temporary_folder
+from surf2vec.tasks.registry.versions import Registered, Version, as_time, is_copied, read_tags, store_tags
+from surf2vec.tasks.root.run import use_temporary_folder
 from surf2vec.trainer.system.files import sync_folder, sync_tree
 
 MODEL_CODE = Path(__file__).parent / "user_vectors_model.py"
@@ -64,51 +60,9 @@ class Copy:
         """The folder of its files, if they are on this machine."""
         return _local(self.location)
 
-
-@dataclass(frozen=True)
-class Ownership:
-    """What a root's registry has, read once, and which of it belongs to the root. Only that may be changed or removed.
-
-    The tag `surf2vec_root` of a logged model or a version names the root that made it. A version copied from another version has
-    the same tags but does not belong to the root.
-    """
-
-    root: Root
-    publish: PublishConfig
-
-    @cached_property
-    def uri(self) -> str:
-        return registry_uri(self.root, self.publish)
-
-    @cached_property
-    def root_id(self) -> str | None:
-        return read_root_id(self.root)
-
-    @cached_property
-    def registered(self) -> Registered:
-        return read_registry(self.root, self.publish)
-
-    @cached_property
-    def versions(self) -> list[Version]:
-        """The versions of all models; none if nothing was ever registered."""
-        return releases.list_versions(self.uri) if has_registry(self.root, self.publish) else []
-
-    @cached_property
-    def copies(self) -> list[Copy]:
-        """The logged models of releases; none if nothing was ever registered."""
-        return list_copies(self.uri) if has_registry(self.root, self.publish) else []
-
-    def owns_version(self, version: Version) -> bool:
-        return not version.is_copied and self.root_id is not None and version.tags.get(ROOT_TAG) == self.root_id
-
-    def owns_copy(self, copy: Copy) -> bool:
-        if self._is_own and not (copy.folder and copy.folder.is_relative_to(self.root.artifacts)):
-            return False  # the root is a copy of the one that has these files, or was moved away from them
-        return self.root_id is not None and copy.tags.get(ROOT_TAG) == self.root_id
-
-    @cached_property
-    def _is_own(self) -> bool:
-        return is_own_registry(self.root, self.publish)
+    def is_used_by(self, version: Version) -> bool:
+        """Return whether the version has the files of this logged model."""
+        return version.location == self.model_id or f"{version.location}/".startswith(f"{self.location.rstrip('/')}/")
 
 
 def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, temporary: Path) -> str:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from surf2vec.tasks.registry.pull import find_version, pull
-from surf2vec.tasks.registry.releases import Version
+from surf2vec.tasks.registry.versions import Version
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, ReleaseFolder, open_folder
 from surf2vec.tasks.release.release_reader import KEYS
 from surf2vec.tasks.root.run import Root, open_scratch_folder

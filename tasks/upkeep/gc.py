@@ -21,9 +21,9 @@ from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.corpus.folder import newest_corpus
 from surf2vec.tasks.ingest.sources import find_orphans, read_catalog
 from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.registry.ownership import Ownership
 from surf2vec.tasks.registry.promotion import rollback_targets
-from surf2vec.tasks.registry.releases import Version
-from surf2vec.tasks.registry.tracking import Ownership
+from surf2vec.tasks.registry.versions import Version
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.root.identity import find_record_uri, is_own_registry, is_same_registry
 from surf2vec.tasks.root.records import RunRecord
@@ -187,7 +187,7 @@ def _find_copies(references: References, to_keep: list[Version]) -> Iterator[Was
     for folder in root.exports():
         digests |= set() if references.may_remove(folder.name) else {digest_file(folder / EXPORT_MANIFEST)}
     for copy in references.copies:
-        is_needed = copy.tags["manifest_sha256"] in digests or any(version.uses(copy) for version in to_keep)
+        is_needed = copy.tags["manifest_sha256"] in digests or any(copy.is_used_by(version) for version in to_keep)
         if references.owns_copy(copy) and not is_needed and copy.folder:
             remove = partial(tracking.delete_model, references.uri, copy.model_id)
             yield Waste("copy in the registry", str(copy.folder), _size(copy.folder), remove)

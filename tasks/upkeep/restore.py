@@ -21,7 +21,7 @@ from surf2vec.tasks.registry.faults import TAG_PATH, TAG_SHA256
 from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.registry.pull import Fetcher, find_version, pull, referenced_folder
 from surf2vec.tasks.registry.release_state import FORMAT_VERSION, STATE_MANIFEST
-from surf2vec.tasks.registry.releases import Version
+from surf2vec.tasks.registry.versions import Version
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.report.report import write_report
 from surf2vec.tasks.root.credentials import mask_credentials

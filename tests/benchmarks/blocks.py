@@ -42,7 +42,7 @@ from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
 from surf2vec.trainer.training.vectors import BothParts, join_parts
 from tests.benchmarks.defaults import METRICS
-from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.harness import make_case, run_benchmark
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS, find_log, held_out_question, held_out_rows, make_corpus
 from tests.benchmarks.peers import is_no_lower
 from tests.benchmarks.swap import TOKENS_A_USER, run_alone, write_corpus
@@ -172,12 +172,17 @@ def train_tenth(folder: Path, name: str, num_users: int, settings: dict[str, Any
     told = run_alone(
         corpus_dir, folder / "store", TENTH_BUDGET, 1, settings | {"vector_size": DIMS, "threads": THREADS}
     )
-    return {
-        "case": f"a tenth, {name}", "ratio": told["peak_bytes"] / TENTH_BUDGET, "mark": "peak <= budget",
-        "passed": told["peak_bytes"] <= TENTH_BUDGET, "budget_bytes": TENTH_BUDGET, "users": num_users,
-        "item_table_bytes": TENTH_ITEMS * (4 * DIMS + 4),
-        **{key: told[key] for key in ("peak_bytes", "blocks", "chunks", "predicted_seconds", "seconds", "stall", "cgroup")},
-    }  # fmt: skip
+    return (
+        make_case(
+            f"a tenth, {name}", told["peak_bytes"] / TENTH_BUDGET, "peak <= budget", told["peak_bytes"] <= TENTH_BUDGET
+        )
+        | {"budget_bytes": TENTH_BUDGET, "users": num_users}
+        | {"item_table_bytes": TENTH_ITEMS * (4 * DIMS + 4)}
+        | {
+            key: told[key]
+            for key in ("peak_bytes", "blocks", "chunks", "predicted_seconds", "seconds", "stall", "cgroup")
+        }
+    )
 
 
 def plan_largest(folder: Path, name: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -186,13 +191,16 @@ def plan_largest(folder: Path, name: str, settings: dict[str, Any]) -> dict[str,
     resources = ResourcesConfig(host_memory=str(PLAN_BUDGET), device_memory=device_memory)
     config = TrainConfig(vector_size=DIMS, epochs=1, threads=THREADS, parts="interest", **settings)
     plan = plan_size(folder, PLANNED, config, resources)
-    return {
-        "case": f"by plan, {name}", "ratio": plan["peak_bytes"] / PLAN_BUDGET, "mark": "peak <= budget",
-        "passed": plan["peak_bytes"] <= PLAN_BUDGET, "budget_bytes": PLAN_BUDGET, "users": PLANNED.users,
-        "item_table_bytes": PLANNED.items * (4 * DIMS + 4), "peak_bytes": plan["peak_bytes"], "blocks": plan["num_blocks"],
-        "chunks": plan["num_chunks"], "predicted_seconds": plan["seconds"], "seconds": None, "stall": None,
-        "cgroup": "none", "device_bytes": plan["device_bytes"],
-    }  # fmt: skip
+    return (
+        make_case(
+            f"by plan, {name}", plan["peak_bytes"] / PLAN_BUDGET, "peak <= budget", plan["peak_bytes"] <= PLAN_BUDGET
+        )
+        | {"budget_bytes": PLAN_BUDGET, "users": PLANNED.users}
+        | {"item_table_bytes": PLANNED.items * (4 * DIMS + 4), "peak_bytes": plan["peak_bytes"]}
+        | {"blocks": plan["num_blocks"], "chunks": plan["num_chunks"]}
+        | {"predicted_seconds": plan["seconds"], "seconds": None, "stall": None, "cgroup": "none"}
+        | {"device_bytes": plan["device_bytes"]}
+    )
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
-from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.harness import make_case, run_benchmark
 
 REPEATS = 3
 USERS = 1200
@@ -69,11 +69,11 @@ def measure_commands(_: Path) -> list[dict[str, Any]]:
 
 def describe(case: str, spent: Spent, peer: Spent, mark: float) -> dict[str, Any]:
     """A case of the table: the ratio is that of its seconds to the peer's."""
-    return {
-        "case": case, "ratio": spent.seconds / peer.seconds, "mark": f"{mark:g} s", "passed": spent.seconds <= mark,
-        "seconds": round(spent.seconds, 3), "import torch": round(peer.seconds, 3),
-        "processor": round(spent.processor, 3), "import torch, processor": round(peer.processor, 3),
-    }  # fmt: skip
+    return (
+        make_case(case, spent.seconds / peer.seconds, f"{mark:g} s", spent.seconds <= mark)
+        | {"seconds": round(spent.seconds, 3), "import torch": round(peer.seconds, 3)}
+        | {"processor": round(spent.processor, 3), "import torch, processor": round(peer.processor, 3)}
+    )
 
 
 if __name__ == "__main__":

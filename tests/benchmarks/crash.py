@@ -22,7 +22,7 @@ import numpy as np
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.training.job import Job
-from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.harness import make_case, run_benchmark
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS, find_log, make_corpus
 from tests.data.corpora import planted_histories, write_corpus
 from tests.faults.faulty_trainer import SAYS_BEGIN, SAYS_END
@@ -49,14 +49,18 @@ def kill(job: Job, num_kills: int) -> dict[str, Any]:
     seed = time.time_ns()
     killed = dataclasses.replace(job, store_dir=job.store_dir.with_name("killed"))
     tally = kill_again_and_again(killed, job.store_dir, budgets(job.store_dir), num_kills, np.random.default_rng(seed))
-    return {
-        "case": "kill -9", "ratio": RESUME_SECONDS / tally.slowest_resume_seconds,
-        "mark": f"0 differences, resumes <= {RESUME_SECONDS} s",
-        "passed": tally.differences == 0 and tally.slowest_resume_seconds <= RESUME_SECONDS,
-        "faults": tally.kills, "inside commits": tally.inside_commits, "trainings": tally.trainings,
-        "chunks": ", ".join(map(str, sorted(tally.chunks))), "vectors compared": tally.vectors,
-        "differences": tally.differences, "slowest resume, seconds": tally.slowest_resume_seconds, "seed": seed,
-    }  # fmt: skip
+    return (
+        make_case(
+            "kill -9",
+            RESUME_SECONDS / tally.slowest_resume_seconds,
+            f"0 differences, resumes <= {RESUME_SECONDS} s",
+            tally.differences == 0 and tally.slowest_resume_seconds <= RESUME_SECONDS,
+        )
+        | {"faults": tally.kills, "inside commits": tally.inside_commits, "trainings": tally.trainings}
+        | {"chunks": ", ".join(map(str, sorted(tally.chunks))), "vectors compared": tally.vectors}
+        | {"differences": tally.differences, "slowest resume, seconds": tally.slowest_resume_seconds}
+        | {"seed": seed}
+    )
 
 
 def die_at_steps(job: Job) -> dict[str, Any]:
@@ -66,11 +70,13 @@ def die_at_steps(job: Job) -> dict[str, Any]:
         dataclasses.replace(job, store_dir=job.store_dir.with_name(name), config=config) for name in ("beside", "dying")
     )
     deaths = die_at_every_step(dying, remember_positions(beside))
-    return {
-        "case": "exit at every step", "ratio": 1.0 if deaths.differences == 0 else 0.0, "mark": "0 differences",
-        "passed": deaths.differences == 0, "faults": len(deaths.positions) - 1, "vectors compared": deaths.vectors,
-        "differences": deaths.differences,
-    }  # fmt: skip
+    return (
+        make_case(
+            "exit at every step", 1.0 if deaths.differences == 0 else 0.0, "0 differences", deaths.differences == 0
+        )
+        | {"faults": len(deaths.positions) - 1, "vectors compared": deaths.vectors}
+        | {"differences": deaths.differences}
+    )
 
 
 def cost_commits(folder: Path) -> dict[str, Any]:
@@ -90,14 +96,13 @@ def cost_commits(folder: Path) -> dict[str, Any]:
     assert process.returncode == 0
     manifest = open_generation(job.store_dir).manifest
     share = sum(commit_seconds) / (sum(commit_seconds) + manifest["train_seconds"])
-    return {
-        "case": "commits", "ratio": COMMIT_SHARE / share, "mark": f"<= {COMMIT_SHARE:.0%} of training",
-        "passed": share <= COMMIT_SHARE, "share": share,
-        "waited": manifest["commit_stall_seconds"] / manifest["train_seconds"], "commits": len(commit_seconds),
-        "seconds a commit": sum(commit_seconds) / len(commit_seconds),
-        "bytes a commit": manifest["bytes_written"] // manifest["num_commits"],
-        "training, seconds": manifest["train_seconds"],
-    }  # fmt: skip
+    return (
+        make_case("commits", COMMIT_SHARE / share, f"<= {COMMIT_SHARE:.0%} of training", share <= COMMIT_SHARE)
+        | {"share": share, "waited": manifest["commit_stall_seconds"] / manifest["train_seconds"]}
+        | {"commits": len(commit_seconds), "seconds a commit": sum(commit_seconds) / len(commit_seconds)}
+        | {"bytes a commit": manifest["bytes_written"] // manifest["num_commits"]}
+        | {"training, seconds": manifest["train_seconds"]}
+    )
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from surf2vec.trainer.events import ignore_event
 from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.store.writer import open_pinned
 from surf2vec.trainer.system import files as system_files
-from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.harness import make_case, run_benchmark
 from tests.faults.bit_flips import draw_places, flipped
 from tests.faults.power_loss import worlds
 from tests.roots.store_contents import read_tables
@@ -143,11 +143,12 @@ def flip_all(name: str, paths: list[Path], answer: Answer, num_places: int, seed
                 faults.append(f"{path} {place} {outcome}")
     for fault in faults:
         print(f"{name}: {fault}"[:600], file=sys.stderr, flush=True)
-    return {
-        "case": name, "ratio": 1.0 if not faults else 0.0, "mark": "0 wrong answers", "passed": not faults,
-        "files": len(paths), "flips": sum(told.values()), "refused": told["refused"], "without effect": told["same"],
-        "faults": len(faults), "seconds": round(time.monotonic() - started, 1), "seed": seed,
-    }  # fmt: skip
+    return (
+        make_case(name, 1.0 if not faults else 0.0, "0 wrong answers", not faults)
+        | {"files": len(paths), "flips": sum(told.values()), "refused": told["refused"]}
+        | {"without effect": told["same"], "faults": len(faults)}
+        | {"seconds": round(time.monotonic() - started, 1), "seed": seed}
+    )
 
 
 def ask_once(path: Path, answer: Answer, expected: Any) -> str:

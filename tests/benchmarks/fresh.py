@@ -5,7 +5,7 @@ does not see them, and a user with no other event is a stranger to it. hit@20 of
 are new to the user with today's:
 
     last night    last night's vectors; a stranger gets what is popular
-    fresh         the same release, with the last pages summed up by tasks/export/trail_sums.py; nothing is trained
+    fresh         the same release, with the last pages summed up by tasks/release/trail_sums.py; nothing is trained
     retrained     a training with today's events, by everybody's whole history
 
 Marks: fresh is above last night, and sums up 200,000 users a second on one core, from lists of URLs. `predict` is the registered
@@ -36,7 +36,7 @@ from surf2vec.trainer.store.generation import Generation, open_generation
 from surf2vec.trainer.store.tokens import Corpus, Histories, open_corpus, partition_name
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
-from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.harness import make_case, run_benchmark
 from tests.benchmarks.logs import LOGS, MEMORY_BYTES, THREADS, held_out_question, make_corpus_of
 from tests.benchmarks.peers import difference_in_errors, train_ours
 from tests.data.corpora import describe_anew
@@ -160,14 +160,19 @@ def judge_speed(
     names = (ids * (PREDICTED_USERS // len(ids) + 1))[:PREDICTED_USERS]
     known, strangers = pd.DataFrame({"user_id": names, "pages": asked}), pd.DataFrame({"pages": asked})
     ratio = sums_second / MARK_USERS
-    return {
-        "case": f"{log}: users a second of a core", "ratio": ratio, "mark": f">= {MARK_USERS:,}", "passed": ratio >= 1,
-        "summed from URLs": sums_second, "from rows of pages": fastest(lambda: sums.sum_pages(chosen), SUMMED_USERS),
-        "by the trainer's kernel": fastest(lambda: trail_vectors(trail, tokens, starts, ends, window), SUMMED_USERS),
-        "predict, strangers": fastest(lambda: model.predict(None, strangers), PREDICTED_USERS),
-        "predict, known": fastest(lambda: model.predict(None, known), PREDICTED_USERS),
-        "predict with 10 items, strangers": fastest(lambda: model.predict(None, strangers[:5000], {"items": 10}), 5000),
-    }  # fmt: skip
+    return (
+        make_case(f"{log}: users a second of a core", ratio, f">= {MARK_USERS:,}", ratio >= 1)
+        | {"summed from URLs": sums_second}
+        | {"from rows of pages": fastest(lambda: sums.sum_pages(chosen), SUMMED_USERS)}
+        | {"by the trainer's kernel": fastest(lambda: trail_vectors(trail, tokens, starts, ends, window), SUMMED_USERS)}
+        | {"predict, strangers": fastest(lambda: model.predict(None, strangers), PREDICTED_USERS)}
+        | {"predict, known": fastest(lambda: model.predict(None, known), PREDICTED_USERS)}
+        | {
+            "predict with 10 items, strangers": fastest(
+                lambda: model.predict(None, strangers[:5000], {"items": 10}), 5000
+            )
+        }
+    )
 
 
 def fastest(call: Any, num_users: int) -> float:
@@ -190,4 +195,8 @@ def measure_fresh(data: Path, log: str = "both") -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark(measure_fresh, small={"log": "wikispeedia_unfinished"}))
+    sys.exit(
+        run_benchmark(
+            measure_fresh, small={"log": "wikispeedia_unfinished", "SUMMED_USERS": 10_000, "PREDICTED_USERS": 1_000}
+        )
+    )

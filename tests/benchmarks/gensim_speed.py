@@ -31,7 +31,7 @@ from threadpoolctl import threadpool_limits
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.store.tokens import Corpus
 from surf2vec.trainer.training.job import choose_parts
-from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.harness import make_case, run_benchmark
 from tests.benchmarks.logs import THREADS, find_log, make_corpus
 from tests.benchmarks.peers import (
     Vectors,
@@ -182,12 +182,14 @@ def time_to_quality(log: str, corpus: Corpus, folder: Path, exponent: float) -> 
             break
     ours = min(vectors.training_seconds for vectors in runs)
     ratio = min(vectors.training_seconds for vectors in theirs) / ours
-    return {
-        "case": f"{log}, time to quality", "ratio": ratio, "mark": f">= {TIME_MARK} x sooner",
-        "passed": ratio >= TIME_MARK and reached >= target, "seconds": ours, "epochs": epochs, "hit@20": reached,
-        "gensim seconds": min(vectors.training_seconds for vectors in theirs), "gensim hit@20": target,
-        "gensim exponent": exponent,
-    }  # fmt: skip
+    return (
+        make_case(
+            f"{log}, time to quality", ratio, f">= {TIME_MARK} x sooner", ratio >= TIME_MARK and reached >= target
+        )
+        | {"seconds": ours, "epochs": epochs, "hit@20": reached}
+        | {"gensim seconds": min(vectors.training_seconds for vectors in theirs), "gensim hit@20": target}
+        | {"gensim exponent": exponent}
+    )
 
 
 def hit_at_20(corpus: Corpus, vectors: Vectors) -> float:
@@ -201,10 +203,6 @@ def name_shipped(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(
-        run_benchmark(
-            measure_speed,
-            small={"REPEATS": 1, "EPOCHS": 1, "SPEED_LOGS": ("wikispeedia_unfinished",)},
-            summarize=name_shipped,
-        )
-    )
+    log = "wikispeedia_unfinished"
+    small = {"SPEED_LOGS": (log,), "BEST_EXPONENTS": {log: -0.5}, "SHOWN": {}, "EPOCHS": 1, "REPEATS": 1}
+    sys.exit(run_benchmark(measure_speed, small=small, summarize=name_shipped))

@@ -21,7 +21,7 @@ from scipy.sparse import csr_matrix
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.store.tokens import Corpus
-from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.harness import make_case, run_benchmark
 from tests.benchmarks.logs import THREADS, find_log, make_corpus
 from tests.benchmarks.peers import Vectors, train_ours, training_counts
 
@@ -59,11 +59,16 @@ def judge(size: int, name: str, figures: tuple[float, float]) -> dict[str, Any]:
     """The case of one training: the lower of both ratios to the marks."""
     ratios = [found / mark for found, mark in zip(figures, MARKS[size], strict=True)]
     recall, ndcg = figures
-    return {
-        "case": f"gowalla, {size} numbers, {name}", "ratio": min(ratios),
-        "mark": "recall@20 >= {:.3f}, NDCG@20 >= {:.3f}".format(*MARKS[size]), "passed": min(ratios) >= 1,
-        "recall@20": recall, "NDCG@20": ndcg, "LightGCN recall@20": LIGHTGCN_RECALL, "LightGCN NDCG@20": LIGHTGCN_NDCG,
-    }  # fmt: skip
+    return (
+        make_case(
+            f"gowalla, {size} numbers, {name}",
+            min(ratios),
+            "recall@20 >= {:.3f}, NDCG@20 >= {:.3f}".format(*MARKS[size]),
+            min(ratios) >= 1,
+        )
+        | {"recall@20": recall, "NDCG@20": ndcg, "LightGCN recall@20": LIGHTGCN_RECALL}
+        | {"LightGCN NDCG@20": LIGHTGCN_NDCG}
+    )
 
 
 def check_is_whole(corpus: Corpus) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.harness import make_case, run_benchmark
 
 MARK_PAIRS_PER_SECOND = 600e6
 MARK = ">= 600 M pairs/s on an H100"
@@ -35,11 +35,11 @@ def measure_gpu(_: Path) -> list[dict[str, Any]]:
     vectors, squares = compare_tiles(*next(iter(SHAPES.values())), "tf32x3")
     config, agrees = shipped(), max(vectors, squares / 2) <= MARKS["tf32x3"]
     bytes_per_pair = 8 * config.interest_size * (1 + config.negative / config.tile_users)
-    case: dict[str, Any] = {
-        "case": "as shipped", "ratio": float(agrees), "mark": MARK if has_gpu else MARK_WITHOUT_GPU,
-        "passed": agrees and not has_gpu, "largest_difference": max(vectors, squares), "bytes_per_pair": bytes_per_pair,
-        "device": torch.cuda.get_device_name() if has_gpu else "Triton's interpreter",
-    }  # fmt: skip
+    case: dict[str, Any] = (
+        make_case("as shipped", float(agrees), MARK if has_gpu else MARK_WITHOUT_GPU, agrees and not has_gpu)
+        | {"largest_difference": max(vectors, squares), "bytes_per_pair": bytes_per_pair}
+        | {"device": torch.cuda.get_device_name() if has_gpu else "Triton's interpreter"}
+    )
     if has_gpu and agrees:
         speed = measure_speed(config, Load(NUM_USERS, NUM_ITEMS), REPEATS)
         source = torch.zeros(COPIED_BYTES, dtype=torch.uint8, device="cuda")

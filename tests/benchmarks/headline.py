@@ -31,7 +31,7 @@ from surf2vec.tasks.root.records import CorpusStep, RunRecord, TrainStep, read_r
 from surf2vec.trainer.system.files import read_json
 from surf2vec.trainer.system.memory import private_bytes
 from tests.benchmarks.cgroups import memory_group
-from tests.benchmarks.harness import run_benchmark, show_figure
+from tests.benchmarks.harness import make_case, run_benchmark, show_figure
 
 STEPS = ("ingest", "corpus", "train", "evaluate", "refit", "export", "register", "report")
 DAYS, DIM = 14, 128
@@ -172,20 +172,23 @@ def tell_case(
     is_whole = (
         told["users"] == record.require(CorpusStep).num_users and len(watch.kills) == 2 and told["alias"] == "champion"
     )
-    return {
-        "case": f"{sampled['users']:,} users", "ratio": peak_bytes / budget_bytes,
-        "mark": "peak <= budget, killed twice, registered", "passed": peak_bytes <= budget_bytes and is_whole,
-        "budget_bytes": budget_bytes, "peak_bytes": peak_bytes,
-        **{name: told[name] for name in ("users", "items", "events", "tokens")},
-        "all_seconds": sum(step.seconds for step in steps.values()),
-        "predicted_train_seconds": train.plan["seconds"],
-        "train_seconds": spent_seconds(train),
-        **{name: getattr(train, name) for name in ("stall", "commit_stall", "bytes_read", "bytes_written")},
-        "log_bytes": sampled["bytes"], "disk_bytes": max(step.disk_bytes for step in steps.values()),
-        "seconds": {name: step.seconds for name, step in steps.items()},
-        "peaks": {name: step.peak_bytes for name, step in steps.items()},
-        "kills": watch.kills, "metrics": told["metrics"],
-    }  # fmt: skip
+    return (
+        make_case(
+            f"{sampled['users']:,} users",
+            peak_bytes / budget_bytes,
+            "peak <= budget, killed twice, registered",
+            peak_bytes <= budget_bytes and is_whole,
+        )
+        | {"budget_bytes": budget_bytes, "peak_bytes": peak_bytes}
+        | {name: told[name] for name in ("users", "items", "events", "tokens")}
+        | {"all_seconds": sum(step.seconds for step in steps.values())}
+        | {"predicted_train_seconds": train.plan["seconds"], "train_seconds": spent_seconds(train)}
+        | {name: getattr(train, name) for name in ("stall", "commit_stall", "bytes_read", "bytes_written")}
+        | {"log_bytes": sampled["bytes"], "disk_bytes": max(step.disk_bytes for step in steps.values())}
+        | {"seconds": {name: step.seconds for name, step in steps.items()}}
+        | {"peaks": {name: step.peak_bytes for name, step in steps.items()}, "kills": watch.kills}
+        | {"metrics": told["metrics"]}
+    )
 
 
 def write_notes(case: dict[str, Any], watch: Watch, record: RunRecord, command: str) -> str:

@@ -18,7 +18,7 @@ from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.kernels.device import Stream
 from surf2vec.trainer.training import loop
 from surf2vec.trainer.training.job import Job
-from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.harness import make_case, run_benchmark
 from tests.benchmarks.swap import write_corpus
 from tests.trainer.training.late_device import kernel_of
 
@@ -66,11 +66,16 @@ def measure_case(name: str, partitions: int, host_bytes: int, dtype: str) -> dic
         for clock in zip(*ends, strict=True)
     )
     is_marked = name == next(iter(CASES))
-    return {
-        "case": name, "ratio": nanoseconds / MARK_NANOSECONDS, "mark": f"{MARK_NANOSECONDS:g} ns" if is_marked else "shown",
-        "passed": nanoseconds <= MARK_NANOSECONDS or not is_marked, "ns a user": round(nanoseconds, 1),
-        "ns of processors": round(processor, 1), "M pairs/s at 25 tokens": round(25e3 / nanoseconds),
-    }  # fmt: skip
+    return (
+        make_case(
+            name,
+            nanoseconds / MARK_NANOSECONDS,
+            f"{MARK_NANOSECONDS:g} ns" if is_marked else "shown",
+            nanoseconds <= MARK_NANOSECONDS or not is_marked,
+        )
+        | {"ns a user": round(nanoseconds, 1), "ns of processors": round(processor, 1)}
+        | {"M pairs/s at 25 tokens": round(25e3 / nanoseconds)}
+    )
 
 
 if __name__ == "__main__":

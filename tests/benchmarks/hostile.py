@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.harness import make_case, run_benchmark
 from tests.hostile import logs
 from tests.hostile import urls as drawn
 
@@ -48,10 +48,11 @@ def measure(name: str, check: Callable[[], Any], seed: int) -> dict[str, Any]:
     for fault in found.faults:
         print(f"{name}: {fault}", file=sys.stderr, flush=True)
     counts = {key: value for key, value in vars(found).items() if isinstance(value, int | float)}
-    return {
-        "case": name, "ratio": 1.0 if not found.faults else 0.0, "mark": "0 faults", "passed": not found.faults, **counts,
-        "faults": len(found.faults), "seconds": round(time.monotonic() - started, 1), "seed": seed,
-    }  # fmt: skip
+    return (
+        make_case(name, 1.0 if not found.faults else 0.0, "0 faults", not found.faults)
+        | counts
+        | {"faults": len(found.faults), "seconds": round(time.monotonic() - started, 1), "seed": seed}
+    )
 
 
 def check_files(check: Callable[[Path, int, logs.Found], None], num: int, seed: int) -> logs.Found:

@@ -29,7 +29,7 @@ from surf2vec.trainer.training.loop import train
 from surf2vec.trainer.training.vectors import join_parts, read_item_vectors
 from tests.benchmarks.defaults import METRICS
 from tests.benchmarks.fresh import is_here, train_last_night, without_today
-from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.harness import make_case, run_benchmark
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS, held_out_question, held_out_rows, make_corpus, make_corpus_of
 from tests.benchmarks.peers import difference_in_errors, train_ours
 from tests.roots.scores import score_by_vectors
@@ -89,13 +89,14 @@ def measure_log(log: Path) -> dict[str, Any]:
     long = np.flatnonzero(lengths >= MIN_TOKENS)
     share = share_nearest_itself(calls[0], trained, long)
     is_same = calls[0].tobytes() == calls[1].tobytes()
-    return {
-        "case": f"{log.stem} nearest is itself", "ratio": share, "mark": f">= {MARK}, same bytes twice",
-        "passed": share >= MARK and is_same, "random": 1 / len(trained),
-        "all_users": share_nearest_itself(calls[0], trained, np.arange(len(trained))), "users": len(trained),
-        "users_measured": len(long), "hit_at_10_inferred": hits[0], "hit_at_10_trained": hits[1],
-        "users_per_second": len(trained) / min(seconds), "same_bytes": is_same,
-    }  # fmt: skip
+    return (
+        make_case(f"{log.stem} nearest is itself", share, f">= {MARK}, same bytes twice", share >= MARK and is_same)
+        | {"random": 1 / len(trained)}
+        | {"all_users": share_nearest_itself(calls[0], trained, np.arange(len(trained)))}
+        | {"users": len(trained), "users_measured": len(long), "hit_at_10_inferred": hits[0]}
+        | {"hit_at_10_trained": hits[1], "users_per_second": len(trained) / min(seconds)}
+        | {"same_bytes": is_same}
+    )
 
 
 def measure_unseen(name: str, data: Path) -> dict[str, Any]:
@@ -115,11 +116,14 @@ def measure_unseen(name: str, data: Path) -> dict[str, Any]:
     means = {side: {metric: float(of(ranks).mean()) for metric, of in METRICS.items()} for side, ranks in sides.items()}
     hits = {side: METRICS["hit@20"](ranks) for side, ranks in sides.items()}
     ratio = means["never seen"]["hit@20"] / means["trained with"]["hit@20"]
-    return {
-        "case": f"{name} never seen", "ratio": ratio, "mark": f">= {UNSEEN_MARK} of hit@20 of users trained with",
-        "passed": ratio >= UNSEEN_MARK, "users": len(vectors), **means,
-        "standard errors above": difference_in_errors(hits["never seen"], hits["trained with"]),
-    }  # fmt: skip
+    return (
+        make_case(
+            f"{name} never seen", ratio, f">= {UNSEEN_MARK} of hit@20 of users trained with", ratio >= UNSEEN_MARK
+        )
+        | {"users": len(vectors)}
+        | means
+        | {"standard errors above": difference_in_errors(hits["never seen"], hits["trained with"])}
+    )
 
 
 def infer_unseen(

@@ -16,7 +16,7 @@ from typing import Any
 
 from surf2vec.tasks.ingest.ingest import choose_partitions
 from surf2vec.tasks.sample.logs import Format, write_sample_logs
-from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.harness import make_case, run_benchmark
 from tests.benchmarks.ingest_sides import SIDES, Run
 
 DAYS, ITEMS, SEED = 14, 1_000_000, 1
@@ -58,25 +58,25 @@ def show_speed(format: Format, runs: dict[str, list[Run]]) -> dict[str, Any]:
     best = {side: min(runs[side], key=lambda run: run.seconds) for side in SIDES}
     ours = best["ours"]
     ratio = best["bare"].seconds / ours.seconds
-    return {
-        "case": f"speed, {format}", "ratio": ratio, "mark": f">= {LEAST_RATIO:g} x bare DuckDB",
-        "passed": ratio >= LEAST_RATIO, "ratio_raw": best["raw"].seconds / ours.seconds,
-        "ratio_cpu": min(run.cpu_seconds for run in runs["bare"]) / min(run.cpu_seconds for run in runs["ours"]),
-        "rows": ours.rows, "seconds": ours.seconds, "bare_seconds": best["bare"].seconds,
-        "raw_seconds": best["raw"].seconds, "ingest_seconds": ours.ingest_seconds,
-        "rows_per_second": ours.rows / ours.seconds, "disk_bytes": ours.disk_bytes, "memory_bytes": MEMORY_BYTES,
-    }  # fmt: skip
+    return (
+        make_case(f"speed, {format}", ratio, f">= {LEAST_RATIO:g} x bare DuckDB", ratio >= LEAST_RATIO)
+        | {"ratio_raw": best["raw"].seconds / ours.seconds}
+        | {"ratio_cpu": min(run.cpu_seconds for run in runs["bare"]) / min(run.cpu_seconds for run in runs["ours"])}
+        | {"rows": ours.rows, "seconds": ours.seconds, "bare_seconds": best["bare"].seconds}
+        | {"raw_seconds": best["raw"].seconds, "ingest_seconds": ours.ingest_seconds}
+        | {"rows_per_second": ours.rows / ours.seconds, "disk_bytes": ours.disk_bytes}
+        | {"memory_bytes": MEMORY_BYTES}
+    )
 
 
 def show_memory(format: Format, few: Run, all_users: Run) -> dict[str, Any]:
     """The case of memory: within the budget, however many users."""
     peak_bytes = max(few.peak_bytes, all_users.peak_bytes)
-    return {
-        "case": f"memory, {format}", "ratio": MEMORY_BYTES / peak_bytes, "mark": "peak <= budget",
-        "passed": peak_bytes <= MEMORY_BYTES, "rows": all_users.rows,
-        "peak_bytes": all_users.peak_bytes, "quarter_peak_bytes": few.peak_bytes,
-        "budget_bytes": MEMORY_BYTES,
-    }  # fmt: skip
+    return (
+        make_case(f"memory, {format}", MEMORY_BYTES / peak_bytes, "peak <= budget", peak_bytes <= MEMORY_BYTES)
+        | {"rows": all_users.rows, "peak_bytes": all_users.peak_bytes}
+        | {"quarter_peak_bytes": few.peak_bytes, "budget_bytes": MEMORY_BYTES}
+    )
 
 
 def measure_ingest(_: Path, users: int = 200_000) -> list[dict[str, Any]]:

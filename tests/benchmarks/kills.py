@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.harness import make_case, run_benchmark
 from tests.faults.command_kills import COMMANDS, try_kills
 
 SHARES = {"run": 0.08, "backfill": 0.04}
@@ -32,11 +32,10 @@ def measure_kills(data: Path, moments: int = 100, seed: int = 1, only: str = "")
         print(f"{name}: {tally}", file=sys.stderr, flush=True)
         figures = {key: round(value, 1) for key, value in vars(tally).items() if key != "faults"}
         cases.append(
-            {
-                "case": name, "ratio": 1.0 if not tally.faults else 0.0, "mark": "0 faults", "passed": not tally.faults,
-                **figures, "faults": len(tally.faults), "seed": seed,
-            }
-        )  # fmt: skip
+            make_case(name, 1.0 if not tally.faults else 0.0, "0 faults", not tally.faults)
+            | figures
+            | {"faults": len(tally.faults), "seed": seed}
+        )
     return cases
 
 

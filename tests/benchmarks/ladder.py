@@ -11,9 +11,8 @@ items. Each rung adds one thing to the one before, and is a process of its own, 
                Imports, compiling and reading of files are not in it. A rung is stopped at LIMIT_SECONDS, at an epoch's end
     memory     the most anonymous and shared memory of all the rung's processes together, looked at every 50 ms
 
-Up to "shared negatives" it is PyTorch's loop, from "the trainer" on `python -m surf2vec.trainer` as it is, in float32 again.
-On a CPU no memory is pinned: there "pinned prefetch" is a thread that copies the next batches. The loops evaluate all users
-and items after each epoch, with autograd's graph; the trainer's own held-out loss of a fixed sample suffices. Where there is a
+Up to "shared negatives" it is PyTorch's loop, from "the trainer" on `python -m surf2vec.trainer` as it is. The loops evaluate all
+users and items after each epoch, with autograd's graph; the trainer's own held-out loss of a fixed sample suffices. Where there is a
 GPU, all rungs run on it, too. Short rungs are run with three seeds: the median. Rungs do not take turns, so a busy machine
 misleads: "cores of others" were kept from a rung meanwhile.
 """
@@ -28,7 +27,7 @@ from typing import Any
 
 import torch
 
-from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.harness import make_case, run_benchmark
 from tests.benchmarks.ladder_rungs import RUNGS, Ground, Outcome, Rung, lay_ground
 from tests.benchmarks.logs import find_log, make_corpus
 
@@ -71,14 +70,19 @@ def show_rung(rung: Rung, device: str, outcomes: Sequence[Outcome], target: floa
     """The case of the last of these outcomes, beside the one before and the first."""
     first, before, own = outcomes[0], outcomes[max(len(outcomes) - 2, 0)], outcomes[-1]
     gain = None if len(outcomes) == 1 else gain_of(before, own)
-    return {
-        "case": f"{device} {len(outcomes)} {rung.step}", "ratio": first.seconds / own.seconds,
-        "mark": f"hit@20 >= {target:g}", "passed": own.hit_at_20 >= target, "seconds": own.seconds,
-        "stopped": own.is_stopped, "over the one before": gain, "first at quality": own.first_seconds(target),
-        "epochs": own.epochs, "an evaluation": own.evaluating_seconds / own.epochs,
-        "peak MB": own.peak_bytes / 1e6, "device MB": own.device_bytes / 1e6 or None, "hit@20": own.hit_at_20,
-        "cores of others": own.busy_cores,
-    }  # fmt: skip
+    return (
+        make_case(
+            f"{device} {len(outcomes)} {rung.step}",
+            first.seconds / own.seconds,
+            f"hit@20 >= {target:g}",
+            own.hit_at_20 >= target,
+        )
+        | {"seconds": own.seconds, "stopped": own.is_stopped, "over the one before": gain}
+        | {"first at quality": own.first_seconds(target), "epochs": own.epochs}
+        | {"an evaluation": own.evaluating_seconds / own.epochs, "peak MB": own.peak_bytes / 1e6}
+        | {"device MB": own.device_bytes / 1e6 or None, "hit@20": own.hit_at_20}
+        | {"cores of others": own.busy_cores}
+    )
 
 
 def gain_of(before: Outcome, own: Outcome) -> float | None:
@@ -87,4 +91,4 @@ def gain_of(before: Outcome, own: Outcome) -> float | None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark(measure_ladder, small={"EPOCHS": 1, "SEEDS": (1,)}))
+    sys.exit(run_benchmark(measure_ladder, small={"EPOCHS": 1, "SEEDS": (1,), "RUNGS": RUNGS[1:3]}))

@@ -205,19 +205,11 @@ def family_bytes(process: int) -> int:
     return 1024 * own + sum(family_bytes(int(child)) for child in children)
 
 
-FAST = Way(is_fast=True)
-AHEAD = dataclasses.replace(FAST, is_ahead=True)
-MIXED = dataclasses.replace(AHEAD, is_mixed=True)
-SHARED = dataclasses.replace(MIXED, is_shared=True)
 STOPPING = {"patience": PATIENCE}
 
 RUNGS = (
     Rung("plain DataLoader loop", partial(run_torch, way=Way())),
-    Rung("parallel loading", partial(run_torch, way=Way(num_workers=WORKERS))),
-    Rung("fast loader", partial(run_torch, way=FAST)),
-    Rung("pinned prefetch", partial(run_torch, way=AHEAD)),
-    Rung("mixed precision", partial(run_torch, way=MIXED)),
-    Rung("shared negatives", partial(run_torch, way=SHARED)),
+    Rung("shared negatives", partial(run_torch, way=Way(is_shared=True))),
     Rung("the trainer", partial(run_trainer, **STOPPING), is_quick=True),
     Rung("sharded state", partial(run_trainer, is_sharded=True, **STOPPING), is_quick=True),
     Rung("more workers", partial(run_trainer, num_workers=WORKERS, threads=1, **STOPPING), is_quick=True),

@@ -8,11 +8,8 @@ the log of the ladder, for the quality after a few epochs.
 """
 
 import json
-import queue
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,25 +22,16 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-from surf2vec.trainer.loader import FastLoader
-
 DIMENSIONS, NEGATIVES, EXPONENT = 128, 20, 0.75
 BATCH_PAIRS, BLOCK_PAIRS = 1024, 8
 LEARNING_RATE, L2, FIRST_RANGE = 0.15, 0.1, 0.1
 BATCH_USERS, TOP = 1024, 20
-BATCHES_AHEAD = 2
-
-Batches = Iterable[list[torch.Tensor]]
 
 
 @dataclass(frozen=True)
 class Way:
-    """How a rung's loop goes: every flag is a step of the ladder. limit_seconds: where it is stopped, at an epoch's end."""
+    """How a rung's loop runs. is_shared: BLOCK_PAIRS share their negatives. limit_seconds: where it is stopped, at an epoch's end."""
 
-    num_workers: int = 0
-    is_fast: bool = False
-    is_ahead: bool = False
-    is_mixed: bool = False
     is_shared: bool = False
     epochs: int = 20
     limit_seconds: float = 200
@@ -132,35 +120,10 @@ def evaluate(users: torch.Tensor, items: torch.Tensor, question: Question, keeps
     return float(loss.detach()) / len(question.rows), hits / len(question.rows)
 
 
-def copied_ahead(batches: Batches) -> Iterator[list[torch.Tensor]]:
-    """The same batches, copied by a thread while those before are trained."""
-    ready: queue.Queue[list[torch.Tensor] | None] = queue.Queue(BATCHES_AHEAD)
-
-    def copy() -> None:
-        for batch in batches:
-            ready.put(batch)
-        ready.put(None)
-
-    threading.Thread(target=copy, daemon=True).start()
-    while (batch := ready.get()) is not None:
-        yield batch
-
-
-def make_batches(folder: Path, way: Way) -> Callable[[], Batches]:
-    """What answers the batches of an epoch, users and items int32[B] each, on the device."""
+def make_batches(folder: Path) -> DataLoader[Any]:
+    """The batches of an epoch, users and items int32[B] each."""
     tables = [np.load(folder / f"pairs_{name}.npy", mmap_mode="r") for name in ("users", "items")]
-    loader: Batches
-    if way.is_fast:
-        device = way.device if way.is_ahead else "cpu"
-        loader = FastLoader(*tables, batch_size=BATCH_PAIRS, shuffle=True, seed=way.seed, device=device)
-    else:
-        loader = DataLoader(
-            Pairs(*tables), batch_size=BATCH_PAIRS, shuffle=True, num_workers=way.num_workers,
-            persistent_workers=way.num_workers > 0,
-        )  # fmt: skip
-    if way.is_ahead:
-        return lambda: copied_ahead(loader) if way.device == "cpu" else loader
-    return lambda: ([table.to(way.device) for table in batch] for batch in loader)
+    return DataLoader(Pairs(*tables), batch_size=BATCH_PAIRS, shuffle=True)
 
 
 def train(folder: Path, way: Way) -> dict[str, Any]:
@@ -172,11 +135,11 @@ def train(folder: Path, way: Way) -> dict[str, Any]:
     question = Question.read(folder, way.device)
     model = Doc2Vec(int(np.load(folder / "num_users.npy")), np.load(folder / "counts.npy"), way.device)
     optimizer = torch.optim.Adagrad(model.parameters(), lr=LEARNING_RATE)
-    batches = make_batches(folder, way)
+    batches = make_batches(folder)
     found: list[dict[str, float]] = []
     seconds, evaluating_seconds, start = 0.0, 0.0, time.perf_counter()
     while len(found) < way.epochs and seconds < way.limit_seconds:
-        train_epoch(model, optimizer, batches(), way)
+        train_epoch(model, optimizer, batches, way)
         asked = time.perf_counter()
         heldout_loss, hit_at_20 = evaluate(model.users.weight, model.items.weight, question, keeps_graph=True)
         now = time.perf_counter()
@@ -191,11 +154,10 @@ def train(folder: Path, way: Way) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def train_epoch(model: Doc2Vec, optimizer: torch.optim.Optimizer, batches: Batches, way: Way) -> None:
+def train_epoch(model: Doc2Vec, optimizer: torch.optim.Optimizer, batches: DataLoader[Any], way: Way) -> None:
     """A step for each batch."""
     for users, items in batches:
-        with torch.autocast(way.device, dtype=torch.bfloat16, enabled=way.is_mixed):
-            loss = model.loss(users, items, BLOCK_PAIRS if way.is_shared else 1)
+        loss = model.loss(users.to(way.device), items.to(way.device), BLOCK_PAIRS if way.is_shared else 1)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -34,7 +34,7 @@ from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.release.release_reader import unit_rows
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.store.generation import open_generation
-from tests.benchmarks.harness import run_benchmark, run_surf2vec
+from tests.benchmarks.harness import make_case, run_benchmark, run_surf2vec
 from tests.benchmarks.load_index import measure_index
 from tests.roots.ingest import take_in, write_log
 from tests.roots.nights import PASSED, commit_generation, make_night
@@ -219,13 +219,18 @@ def measure_serving(folder: Path, seconds: int, readers: int, restart: int) -> d
     for fault in faults[:5]:
         print(fault, file=sys.stderr)
     steps = count_steps(log)
-    return {
-        "case": f"{readers} readers for {seconds} s", "ratio": 1.0 if not faults else 0.0, "mark": "0 wrong or mixed answers",
-        "passed": not faults and len(took) > 0 and {"register", "rollback", "promote", "gc"} <= steps.keys(),
-        "answers": len(took), "faults": len(faults), "refused": sum(one["refused"] for one in services),
-        "p50_ms": float(np.percentile(took, 50)), "p99_ms": float(np.percentile(took, 99)), "services": len(services),
-        "given": [one["given"] for one in services], "steps": dict(steps),
-    }  # fmt: skip
+    return (
+        make_case(
+            f"{readers} readers for {seconds} s",
+            1.0 if not faults else 0.0,
+            "0 wrong or mixed answers",
+            not faults and len(took) > 0 and {"register", "rollback", "promote", "gc"} <= steps.keys(),
+        )
+        | {"answers": len(took), "faults": len(faults)}
+        | {"refused": sum(one["refused"] for one in services), "p50_ms": float(np.percentile(took, 50))}
+        | {"p99_ms": float(np.percentile(took, 99)), "services": len(services)}
+        | {"given": [one["given"] for one in services], "steps": dict(steps)}
+    )
 
 
 def measure_load(

@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from surf2vec.trainer.loader import FastLoader
-from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.harness import make_case, run_benchmark
 
 NUM_ROWS, WIDTH = 11_000_000, 21
 PREFIX_ROWS = 300_000
@@ -113,14 +113,15 @@ def show_case(case: Case, ours: float, theirs: float, num_bytes: int, copy_secon
     """The figures of one case. In order without a sum no byte is read, so that there is no bandwidth to state."""
     ratio = theirs / ours
     moves_bytes = case.shuffle or case.does_sum
-    return {
-        "case": case.name, "ratio": ratio, "mark": f">= {case.mark:g} x" if case.mark else "none",
-        "passed": case.mark is None or ratio >= case.mark,
-        "ours_seconds": ours, "dataloader_seconds": theirs,
-        "ours_gb_per_second": num_bytes / ours / 1e9 if moves_bytes else None,
-        "copy_gb_per_second": num_bytes / copy_seconds / 1e9,
-        "share_of_copy": copy_seconds / ours if moves_bytes else None,
-    }  # fmt: skip
+    return (
+        make_case(
+            case.name, ratio, f">= {case.mark:g} x" if case.mark else "none", case.mark is None or ratio >= case.mark
+        )
+        | {"ours_seconds": ours, "dataloader_seconds": theirs}
+        | {"ours_gb_per_second": num_bytes / ours / 1e9 if moves_bytes else None}
+        | {"copy_gb_per_second": num_bytes / copy_seconds / 1e9}
+        | {"share_of_copy": copy_seconds / ours if moves_bytes else None}
+    )
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
 from surf2vec.trainer.training.next_night import start_night
 from surf2vec.trainer.training.vectors import BothParts
-from tests.benchmarks.harness import run_benchmark, run_surf2vec
+from tests.benchmarks.harness import make_case, run_benchmark, run_surf2vec
 
 SETTINGS: dict[str, Any] = {"epochs": 5}
 MEMORY_BYTES = 6 * 10**9
@@ -119,15 +119,20 @@ def measure_case(case: Case, folder: Path, users: int, items: int) -> dict[str, 
     low, high = found.interval or (0.0, 0.0)
     corpus = record["steps"]["corpus"]
     ratio = night_seconds / full_seconds
-    return {
-        "case": case.name, "ratio": ratio,
-        "mark": f"<= {SECONDS_MARK}, hit@10 >= {HIT_MARK:+.0%}" if case.is_few else "none",
-        "passed": not case.is_few or (ratio <= SECONDS_MARK and low >= HIT_MARK),
-        "users": two["users"], "changed": corpus["num_changed"], "new": corpus["num_new_users"], "left": corpus["num_left"],
-        "new_items": corpus["num_new_items"], "train_seconds": night_seconds, "full_seconds": full_seconds,
-        "held_out": len(anew), "hit_at_10": float(hits(gone_on, 10).mean()), "full_hit_at_10": float(hits(anew, 10).mean()),
-        "difference": found.value, "low": low, "high": high, "first_night": one["seconds"], "second_night": two["seconds"],
-    }  # fmt: skip
+    return (
+        make_case(
+            case.name,
+            ratio,
+            f"<= {SECONDS_MARK}, hit@10 >= {HIT_MARK:+.0%}" if case.is_few else "none",
+            not case.is_few or (ratio <= SECONDS_MARK and low >= HIT_MARK),
+        )
+        | {"users": two["users"], "changed": corpus["num_changed"], "new": corpus["num_new_users"]}
+        | {"left": corpus["num_left"], "new_items": corpus["num_new_items"]}
+        | {"train_seconds": night_seconds, "full_seconds": full_seconds, "held_out": len(anew)}
+        | {"hit_at_10": float(hits(gone_on, 10).mean()), "full_hit_at_10": float(hits(anew, 10).mean())}
+        | {"difference": found.value, "low": low, "high": high, "first_night": one["seconds"]}
+        | {"second_night": two["seconds"]}
+    )
 
 
 def write_logs(case: Case, folder: Path, users: int, items: int) -> tuple[Path, Path]:

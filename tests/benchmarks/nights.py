@@ -35,7 +35,7 @@ from surf2vec.tasks.sample.logs import FIRST_DAY, write_sample_logs
 from surf2vec.trainer.config import TRAIL_BIASES
 from surf2vec.trainer.store.tokens import VOCABULARY, Corpus, open_corpus
 from surf2vec.trainer.system.files import read_json
-from tests.benchmarks.harness import run_benchmark, run_surf2vec
+from tests.benchmarks.harness import make_case, run_benchmark, run_surf2vec
 
 FIRST_DAYS, ITEMS = 30, 5_000
 SETTINGS: dict[str, Any] = {
@@ -67,25 +67,21 @@ def measure_nights(_: Path, users: int = 20_000, nights: int = 30) -> list[dict[
         "spaces": len({one["night"]["space_id"] for one in told}),
     }  # fmt: skip
     return [
-        {
-            "case": "nightly", "ratio": p1[worst], "mark": f">= {NIGHTLY_MARK}", "passed": p1[worst] >= NIGHTLY_MARK,
-            "worst_night": told[worst + 1]["night"]["kind"], "unchanged": len(steps[worst]),
-            "incremental_p1": min(p for p, one in zip(p1, told[1:], strict=True) if one["night"]["kind"] != "full"),
-            "alignments": [one["night"]["alignment"] for one in told if one["night"]["alignment"]],
-        } | figures,
-        {
-            "case": "thirty", "ratio": float(np.median(thirty)), "mark": f">= {THIRTY_MARK}",
-            "passed": float(np.median(thirty)) >= THIRTY_MARK, "unchanged": len(thirty), "p1": float(np.percentile(thirty, 1)),
-            "whole": float(np.median(whole)),
-            "train_seconds": [one["seconds"]["train"] for one in told],
-            "hit_at_10": [one["metrics"].get("hit_at_10") for one in told],
-        } | figures,
+        make_case("nightly", p1[worst], f">= {NIGHTLY_MARK}", p1[worst] >= NIGHTLY_MARK)
+        | {"worst_night": told[worst + 1]["night"]["kind"], "unchanged": len(steps[worst])}
+        | {"incremental_p1": min(p for p, one in zip(p1, told[1:], strict=True) if one["night"]["kind"] != "full")}
+        | {"alignments": [one["night"]["alignment"] for one in told if one["night"]["alignment"]]}
+        | figures,
+        make_case("thirty", float(np.median(thirty)), f">= {THIRTY_MARK}", float(np.median(thirty)) >= THIRTY_MARK)
+        | {"unchanged": len(thirty), "p1": float(np.percentile(thirty, 1))}
+        | {"whole": float(np.median(whole)), "train_seconds": [one["seconds"]["train"] for one in told]}
+        | {"hit_at_10": [one["metrics"].get("hit_at_10") for one in told]}
+        | figures,
         judge_trail(releases, told) | figures,
-        {
-            "case": "ranker", "ratio": frozen / anew, "mark": f">= {RANKER_MARK}", "passed": frozen / anew >= RANKER_MARK,
-            "frozen_auc": frozen, "new_auc": anew,
-        } | figures,
-    ]  # fmt: skip
+        make_case("ranker", frozen / anew, f">= {RANKER_MARK}", frozen / anew >= RANKER_MARK)
+        | {"frozen_auc": frozen, "new_auc": anew}
+        | figures,
+    ]
 
 
 def run_night(root: Root, logs: Path, days: int) -> dict[str, Any]:
@@ -156,10 +152,10 @@ def judge_trail(releases: list[dict[str, Any]], told: list[dict[str, Any]]) -> d
         for table in ("items", "inputs")
     }
     worst = min(itertools.chain(*medians.values()), default=float("nan"))
-    return {
-        "case": "trail", "ratio": worst, "mark": f">= {TRAIL_MARK}", "passed": worst >= TRAIL_MARK,
-        "items that score": medians["items"], "items summed up": medians["inputs"],
-    }  # fmt: skip
+    return make_case("trail", worst, f">= {TRAIL_MARK}", worst >= TRAIL_MARK) | {
+        "items that score": medians["items"],
+        "items summed up": medians["inputs"],
+    }
 
 
 def compare_trail(before: dict[str, Any], after: dict[str, Any], table: str) -> NDArray[np.float64]:

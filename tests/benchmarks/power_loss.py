@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.harness import make_case, run_benchmark
 from tests.faults.power_loss.trial import Tally, try_command
 
 SHARES = {
@@ -45,11 +45,12 @@ def measure_power_loss(
 
 
 def describe(name: str, tally: Tally, seed: int) -> dict[str, Any]:
-    return {
-        "case": name, "ratio": 1.0 if not tally.faults else 0.0, "mark": "0 silent differences", "passed": not tally.faults,
-        "steps": tally.steps, "losses": tally.losses, "disks": tally.disks, "same": tally.outcomes["same"],
-        "refused": tally.outcomes["refused"], "faults": len(tally.faults), "seconds": round(tally.seconds, 1), "seed": seed,
-    }  # fmt: skip
+    return (
+        make_case(name, 1.0 if not tally.faults else 0.0, "0 silent differences", not tally.faults)
+        | {"steps": tally.steps, "losses": tally.losses, "disks": tally.disks}
+        | {"same": tally.outcomes["same"], "refused": tally.outcomes["refused"]}
+        | {"faults": len(tally.faults), "seconds": round(tally.seconds, 1), "seed": seed}
+    )
 
 
 def summarize(cases: Any) -> dict[str, Any]:

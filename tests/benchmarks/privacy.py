@@ -38,7 +38,7 @@ from surf2vec.trainer.events import ignore_event
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
-from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.harness import make_case, run_benchmark
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS
 from tests.hostile import attacks
 from tests.hostile.attacks import Release
@@ -128,12 +128,10 @@ def attack_membership(
         for attack in (attacks.score_by_nearest_trail, attacks.score_by_nearest_interest, attacks.score_by_loss):
             mid, low, high = attacks.auc(*(attack(release, side) for side in sides))
             cases.append(
-                {
-                    "case": f"member: {attack.__name__.removeprefix('score_by_')}, {known}", "ratio": mid, "mark": "none",
-                    "passed": True, **about, "members": len(sides[0]), "others": len(sides[1]), "auc": mid, "low": low,
-                    "high": high,
-                }
-            )  # fmt: skip
+                make_case(f"member: {attack.__name__.removeprefix('score_by_')}, {known}", mid, "none", True)
+                | about
+                | {"members": len(sides[0]), "others": len(sides[1]), "auc": mid, "low": low, "high": high}
+            )
     return cases
 
 
@@ -158,14 +156,15 @@ def attack_histories(
         best = set(np.argsort(-scores)[:10].tolist())
         far += [page in best for page in seen[len(truth) :] if readers[release.urls[page]] < RARE_USERS]
     return [
-        {
-            "case": f"rebuild: {what}", "ratio": float(np.mean(hits)), "mark": "none", "passed": True, **about, "of": len(hits),
-        }
+        make_case(f"rebuild: {what}", float(np.mean(hits)), "none", True) | about | {"of": len(hits)}
         for what, hits in (
-            ("the newest page", newest), ("all last pages", whole), ("rare last pages", rare), ("rare pages further back", far),
+            ("the newest page", newest),
+            ("all last pages", whole),
+            ("rare last pages", rare),
+            ("rare pages further back", far),
         )
         if hits
-    ]  # fmt: skip
+    ]
 
 
 def attack_two(log: str, events: pl.DataFrame, folder: Path) -> list[dict[str, Any]]:
@@ -190,11 +189,10 @@ def attack_two(log: str, events: pl.DataFrame, folder: Path) -> list[dict[str, A
             if mine[name] in in_both
         ]
         cases.append(
-            {
-                "case": f"link: {what}", "ratio": float(np.mean(hits)), "mark": "none", "passed": True, "log": log,
-                "users": len(hits), "among": len(other.names), "linked": float(np.mean(hits)), "chance": 1 / len(other.names),
-            }
-        )  # fmt: skip
+            make_case(f"link: {what}", float(np.mean(hits)), "none", True)
+            | {"log": log, "users": len(hits), "among": len(other.names), "linked": float(np.mean(hits))}
+            | {"chance": 1 / len(other.names)}
+        )
     return cases
 
 

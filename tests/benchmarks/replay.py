@@ -32,7 +32,7 @@ from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.registry.promotion import find_champion
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.system.files import read_json
-from tests.benchmarks.harness import run_benchmark, run_surf2vec
+from tests.benchmarks.harness import make_case, run_benchmark, run_surf2vec
 from tests.infra.nights import Nights, wait_until
 
 FIRST_DAY, WINDOW_DAYS = date(1997, 2, 13), 60
@@ -194,12 +194,12 @@ def measure_replay(data: Path, nights: int = 30) -> list[dict[str, Any]]:
             there, wanted = replay.count_lost()
             damage = run_surf2vec("doctor", "--root", str(replay.root.path))["damage"]
     held = [line["night"] for line in replay.lines if line["held_by"]]
-    case = {
-        "case": "entree", "ratio": there / wanted, "mark": "1, and the right champion each night",
-        "passed": there == wanted and damage == 0, "nights": nights, "held": len(held), "damage": damage,
-        "full": sum(line["kind"] == "full" for line in replay.lines), "events": there,
-        "seconds": sum(line["seconds"] for line in replay.lines),
-    }  # fmt: skip
+    case = (
+        make_case("entree", there / wanted, "1, and the right champion each night", there == wanted and damage == 0)
+        | {"nights": nights, "held": len(held), "damage": damage}
+        | {"full": sum(line["kind"] == "full" for line in replay.lines), "events": there}
+        | {"seconds": sum(line["seconds"] for line in replay.lines)}
+    )
     if "--record" in sys.argv:
         NOTES.write_text(write_notes(replay.lines, case), encoding="utf-8")
     return [case]

@@ -28,7 +28,7 @@ from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.system.files import describe_file, read_json, write_json
-from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.harness import make_case, run_benchmark
 from tests.data.corpora import user_hash
 from tests.roots.releases import STORAGES, export_release, write_run_record
 
@@ -198,10 +198,9 @@ def measure_serving(_: Path, users: int = 200_000) -> list[dict[str, Any]]:
 
 def show_case(num_users: int, what: str, measured: float, limit: float) -> dict[str, Any]:
     """What was measured for a mark; the ratio is how many times as much would still do."""
-    return {
-        "case": f"{num_users:,} users x {VECTOR_SIZE}: {what}", "ratio": limit / measured, "mark": f"<= {limit:g} at 20 M",
-        "passed": measured <= limit, "measured": measured,
-    }  # fmt: skip
+    return make_case(
+        f"{num_users:,} users x {VECTOR_SIZE}: {what}", limit / measured, f"<= {limit:g} at 20 M", measured <= limit
+    ) | {"measured": measured}
 
 
 if __name__ == "__main__":

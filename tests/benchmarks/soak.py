@@ -34,7 +34,7 @@ from scipy.stats import theilslopes
 
 from surf2vec.infra.stack import Stack
 from surf2vec.trainer.errors import HeldBackError
-from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.harness import make_case, run_benchmark
 
 CLOCK, LIBRARY = "clock", "clock.so"
 DAY_SECONDS = 86_400
@@ -205,11 +205,17 @@ def judge(seen: list[dict[str, Any]], name: str, said: dict[str, str]) -> dict[s
     level = float(np.median(values)) or 1.0
     growth = HORIZON * max(float(low), 0.0) / level
     grows = growth > MOST_GROWTH
-    return {
-        "case": name, "ratio": 1 / (1 + growth), "mark": "none" if name in said else f"+{MOST_GROWTH:.0%} in {HORIZON}",
-        "passed": name in said or not grows, "30th": float(values[0]), "last": float(values[-1]), "a night": float(slope),
-        "low": float(low), "high": float(high), "grows": said.get(name, "unsaid") if grows else "no", "nights": len(seen),
-    }  # fmt: skip
+    return (
+        make_case(
+            name,
+            1 / (1 + growth),
+            "none" if name in said else f"+{MOST_GROWTH:.0%} in {HORIZON}",
+            name in said or not grows,
+        )
+        | {"30th": float(values[0]), "last": float(values[-1]), "a night": float(slope)}
+        | {"low": float(low), "high": float(high), "grows": said.get(name, "unsaid") if grows else "no"}
+        | {"nights": len(seen)}
+    )
 
 
 def draw(seen: list[dict[str, Any]], path: Path) -> None:

@@ -18,6 +18,7 @@ from surf2vec.tasks.registry.publish import README
 from surf2vec.tasks.registry.pull import pull
 from surf2vec.tasks.root.identity import read_root_id
 from surf2vec.tasks.root.run import Root
+from tests.benchmarks.harness import make_case
 from tests.benchmarks.soak import SETTINGS, Place, open_place, write_day
 from tests.roots.releases import read_items, read_users
 
@@ -102,10 +103,9 @@ def run_together(num_roots: int) -> dict[str, Any]:
         faults += compare_runs(place, nights)
     for fault in faults[:10]:
         print(fault, file=sys.stderr)
-    return {
-        "case": f"{num} nights at the same time", "ratio": 1.0 if not faults else 0.0, "mark": "all end, 0 mixed",
-        "passed": not faults and num > 0, "asked": num_roots, "faults": len(faults), "seconds": seconds, "peak_mb": peak / 1e6,
-    }  # fmt: skip
+    return make_case(
+        f"{num} nights at the same time", 1.0 if not faults else 0.0, "all end, 0 mixed", not faults and num > 0
+    ) | {"asked": num_roots, "faults": len(faults), "seconds": seconds, "peak_mb": peak / 1e6}
 
 
 def compare_runs(place: Place, nights: list[Night]) -> list[str]:

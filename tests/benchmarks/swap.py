@@ -36,7 +36,7 @@ from surf2vec.trainer.draws import mix_array
 from surf2vec.trainer.system.files import describe_file, write_json
 from tests.benchmarks.bare_traffic import bare_traffic
 from tests.benchmarks.cgroups import drop_caches, memory_group
-from tests.benchmarks.harness import run_benchmark
+from tests.benchmarks.harness import make_case, run_benchmark
 
 NUM_USERS, NUM_ITEMS, TOKENS_A_USER, PARTITIONS = 4_000_000, 100_000, 25, 128
 BUDGET_BYTES = 512 * 10**6
@@ -74,13 +74,20 @@ def show_swap(best: dict[str, dict[str, Any]], swapping: list[dict[str, Any]]) -
     swap, memory = best["swapping"], best["in memory"]
     ratio = swap["epoch_seconds"] / memory["epoch_seconds"]
     peak = max(one["peak_bytes"] for one in swapping)
-    return {
-        "case": "swap", "ratio": ratio, "mark": f"<= {RATIO_MARK}, stall <= {STALL_MARK}, peak <= budget",
-        "passed": ratio <= RATIO_MARK and swap["stall"] <= STALL_MARK and peak <= BUDGET_BYTES,
-        "budget_bytes": BUDGET_BYTES, "user_table_bytes": NUM_USERS * ROW_BYTES, "in memory": memory["epoch_seconds"],
-        BARE: best[BARE]["epoch_seconds"], "ratio of bare traffic": best[BARE]["epoch_seconds"] / memory["epoch_seconds"],
-        "tokens_per_second": NUM_USERS * TOKENS_A_USER / swap["epoch_seconds"],
-    } | swap | {"peak_bytes": peak}  # fmt: skip
+    return (
+        make_case(
+            "swap",
+            ratio,
+            f"<= {RATIO_MARK}, stall <= {STALL_MARK}, peak <= budget",
+            ratio <= RATIO_MARK and swap["stall"] <= STALL_MARK and peak <= BUDGET_BYTES,
+        )
+        | {"budget_bytes": BUDGET_BYTES, "user_table_bytes": NUM_USERS * ROW_BYTES}
+        | {"in memory": memory["epoch_seconds"], BARE: best[BARE]["epoch_seconds"]}
+        | {"ratio of bare traffic": best[BARE]["epoch_seconds"] / memory["epoch_seconds"]}
+        | {"tokens_per_second": NUM_USERS * TOKENS_A_USER / swap["epoch_seconds"]}
+        | swap
+        | {"peak_bytes": peak}
+    )
 
 
 def show_halves(best: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -159,4 +166,4 @@ def run_alone(
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark(measure_swap, small={"repeats": 1, "NUM_USERS": 20_000, "EPOCHS": 2}))
+    sys.exit(run_benchmark(measure_swap, small={"repeats": 1, "NUM_USERS": 20_000, "PARTITIONS": 8}))

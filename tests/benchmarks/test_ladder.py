@@ -4,7 +4,6 @@ import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import torch
 
 from tests.benchmarks.ladder import climb, show_rung
 from tests.benchmarks.ladder_rungs import RUNGS, Outcome, Rung, family_bytes, lay_ground
-from tests.benchmarks.ladder_torch import Question, copied_ahead, evaluate
+from tests.benchmarks.ladder_torch import Question, evaluate
 from tests.data.corpora import planted_histories, write_corpus
 
 FIRST = Outcome(seconds=100, hit_at_20=0.3, peak_bytes=800_000_000, busy_cores=0.0, epochs=20, is_stopped=False)
@@ -81,15 +80,6 @@ def test_items_seen_before_are_not_ranked(keeps_graph: bool) -> None:
     assert loss == pytest.approx((19.4587 + 20.4587 + 20.4470) / 3, abs=1e-3)
 
 
-def test_copied_ahead_are_the_same_batches() -> None:
-    batches = [[torch.tensor([i])] for i in range(5)]
-
-    def told() -> Iterator[list[torch.Tensor]]:
-        yield from batches
-
-    assert list(copied_ahead(told())) == batches
-
-
 def test_memory_of_a_process_is_that_of_its_children_too() -> None:
     grow = "import sys; block = bytearray(80_000_000); print(flush=True); sys.stdin.read()"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {grow!r}])"
@@ -99,10 +89,3 @@ def test_memory_of_a_process_is_that_of_its_children_too() -> None:
         assert 80e6 < family_bytes(process.pid) < 160e6
         process.communicate()
     assert family_bytes(process.pid) == 0
-
-
-def test_the_steps_and_their_order() -> None:
-    assert [rung.step for rung in RUNGS] == [
-        "plain DataLoader loop", "parallel loading", "fast loader", "pinned prefetch", "mixed precision", "shared negatives",
-        "the trainer", "sharded state", "more workers",
-    ]  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from surf2vec.tasks.export.vector_files import ITEM_ROW_GROUP_ROWS, encode_rows, write_rows
-from surf2vec.tasks.registry.releases import Version
+from surf2vec.tasks.registry.versions import Version
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, open_folder
 from surf2vec.tasks.release.release_reader import KEYS
 from surf2vec.tasks.stores.places import open_store

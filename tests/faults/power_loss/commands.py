@@ -181,7 +181,7 @@ def prepare_push(world: Path) -> None:
 
 
 def run_push(world: Path) -> None:
-    from surf2vec.tasks.registry.releases import Version
+    from surf2vec.tasks.registry.versions import Version
     from surf2vec.tasks.release.folder import open_folder
     from surf2vec.tasks.stores.push import Pushed
     from tests.roots.pushes import push_to

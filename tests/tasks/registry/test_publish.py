@@ -15,7 +15,7 @@ from surf2vec.tasks.gate.figures import list_rules
 from surf2vec.tasks.registry import mlflow_runs, tracking
 from surf2vec.tasks.registry.publish import CURVE, attach_report, list_metrics, publish_release
 from surf2vec.tasks.registry.releases import current_release
-from surf2vec.tasks.registry.version_tags import read_tags
+from surf2vec.tasks.registry.versions import read_tags
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.report.tables import flatten

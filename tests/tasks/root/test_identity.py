@@ -10,7 +10,7 @@ from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.registry import mlflow_runs, tracking
 from surf2vec.tasks.registry.promotion import find_champion
 from surf2vec.tasks.registry.publish import publish_release
-from surf2vec.tasks.registry.version_tags import read_tags
+from surf2vec.tasks.registry.versions import read_tags
 from surf2vec.tasks.root.identity import (
     ENVIRONMENT,
     ROOT_TAG,

@@ -15,7 +15,7 @@ from surf2vec.tasks.queries.similar import similar_users
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.registry.pull import pull
-from surf2vec.tasks.registry.releases import Registered, Version
+from surf2vec.tasks.registry.versions import Registered, Version
 from surf2vec.tasks.root.identity import ROOT_TAG
 from surf2vec.tasks.root.records import ExportStep, IngestStep, RegisterStep, ReportStep
 from surf2vec.tasks.root.run import Root, Run, lock_root

@@ -1,0 +1,104 @@
+"""The versions of a registered model, and their tags.
+
+Tags that people read stand alone, at most six; those that only programs read share a JSON tag per group. A group has one writer,
+so that none overwrites what another has just written.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from surf2vec.tasks.root.identity import ROOT_TAG
+
+CHALLENGER, CHAMPION = "challenger", "champion"
+GROUPS = {
+    "surf2vec_files": (  # written by a registration
+        "manifest_sha256", ROOT_TAG, "storage", "export_path", "export_uri", "state_sha256", "state_path",
+    ),
+    "surf2vec_serving": (  # written when aliases move
+        "held_by", "override_reason", "champion_before", "promoted_at", "rolled_back_at", "rolled_back_from",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of a registered model. `is_copied`: it was copied from another version, with its tags.
+
+    `location`: where its files are; of a version on a server the id of the logged model that has them, or their location.
+    """
+
+    name: str
+    number: int
+    tags: dict[str, str]
+    is_copied: bool = False
+    location: str = field(default="", compare=False)
+    created_at: datetime = field(default=datetime.min, compare=False)
+
+    @property
+    def place(self) -> str:
+        return f"models:/{self.name}/{self.number}"
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of its files, if they are known to be on this machine."""
+        parts = urlsplit(self.location)
+        return Path(unquote(parts.path)) if parts.scheme == "file" or self.location.startswith("/") else None
+
+
+@dataclass(frozen=True)
+class Registered:
+    """Versions, oldest first, and the version number of each alias."""
+
+    versions: list[Version]
+    aliases: dict[str, int]
+
+    def get(self, number: int | None) -> Version | None:
+        """Return the version with this number, if there is one."""
+        return next((one for one in self.versions if one.number == number), None)
+
+    @property
+    def champion(self) -> Version | None:
+        return self.get(self.aliases.get(CHAMPION))
+
+    @property
+    def serving(self) -> str | None:
+        """The release with the alias champion."""
+        return self.champion.tags.get("release") if self.champion else None
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The version of each release."""
+        return {one.tags["release"]: one.number for one in self.versions if "release" in one.tags}
+
+
+def is_copied(source: str) -> bool:
+    """Return whether a version with this source was copied from another one: models:/NAME/VERSION, not models:/MODEL_ID."""
+    return source.startswith("models:/") and "/" in source.removeprefix("models:/")
+
+
+def as_time(created_ms: int) -> datetime:
+    """Return milliseconds since 1970 as a time."""
+    return datetime.fromtimestamp(created_ms / 1000, UTC)
+
+
+def read_tags(stored: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags of a version by name: those that are stored alone, and those of the groups."""
+    tags = {name: value for name, value in stored.items() if name not in GROUPS}
+    for group in GROUPS.keys() & stored.keys():
+        tags |= json.loads(stored[group])
+    return tags
+
+
+def store_tags(before: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Return what to store so that a version with the tags `before` has the changes; None removes a tag."""
+    after = {**before, **changes}
+    groups: dict[str, str | None] = {}
+    for group, names in GROUPS.items():
+        if changes.keys() & set(names):
+            groups[group] = json.dumps({name: after[name] for name in names if after.get(name) is not None})
+    alone = changes.keys() - {name for names in GROUPS.values() for name in names}
+    return {name: value for name, value in changes.items() if name in alone} | groups
