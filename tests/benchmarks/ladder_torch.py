@@ -30,7 +30,7 @@ BATCH_USERS, TOP = 1024, 20
 
 @dataclass(frozen=True)
 class Way:
-    """How a rung's loop runs. is_shared: BLOCK_PAIRS share their negatives. limit_seconds: where it is stopped, at an epoch's end."""
+    """How a loop runs. is_shared: BLOCK_PAIRS share their negatives. limit_seconds: where it is stopped, at an epoch's end."""
 
     is_shared: bool = False
     epochs: int = 20
