@@ -124,9 +124,9 @@ def test_the_package_names_what_it_offers() -> None:
 @pytest.mark.slow
 def test_a_night_needs_no_extra(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(NO_EXTRAS)
-    environment = {
-        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONSAFEPATH": "1", "PYTHONPATH": f"{tmp_path}:{ROOT}",
-    }  # fmt: skip
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONSAFEPATH": "1"} | {
+        "PYTHONPATH": f"{tmp_path}:{ROOT}"
+    }
 
     def command(*arguments: str) -> str:
         done = subprocess.run(

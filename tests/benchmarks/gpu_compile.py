@@ -65,10 +65,11 @@ def compile_program(config: TrainConfig, target: int, warps: int) -> Any:
         constants |= {"K": config.trail_negative, "W": config.trail_window, "PRECISION": gpu.PRECISION}
     else:
         kernel = gpu.train_stream
-        constants |= {
-            "K": config.negative, "M": config.tile_users, "NUM_FREE": config.num_free, "PRECISION": gpu.PRECISION,
-            "IS_ADAGRAD": config.optimizer == "adagrad", "IS_FROZEN": False,
-        }  # fmt: skip
+        constants |= {"K": config.negative, "M": config.tile_users, "NUM_FREE": config.num_free} | {
+            "PRECISION": gpu.PRECISION,
+            "IS_ADAGRAD": config.optimizer == "adagrad",
+            "IS_FROZEN": False,
+        }
     types = TYPES | dict.fromkeys(constants, "constexpr")
     signature = {name: types[name] for name in kernel.arg_names}
     aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind.startswith("*")}
@@ -92,11 +93,11 @@ def measure(config: TrainConfig, target: int, warps: int) -> dict[str, Any]:
     loop = longest_loop(code, config.trail_window if config.trail_size else 1)
     a_pair = warps / (TRAIL_TILE_USERS if config.trail_size else config.tile_users)
     atomics = sum(bool(re.match(OPCODE + r"(RED|REDG|ATOM|ATOMG)\.", line)) for line in loop)
-    return {
-        "target": target, "warps": warps, "is_used": warps == used_warps(config, target),
-        "registers": registers, "spilled": stack + local, "shared": binary.metadata.shared,
-        "instructions_a_pair": len(loop) * a_pair, "atomics_a_pair": atomics * a_pair, "code": code,
-    }  # fmt: skip
+    return (
+        {"target": target, "warps": warps, "is_used": warps == used_warps(config, target)}
+        | {"registers": registers, "spilled": stack + local, "shared": binary.metadata.shared}
+        | {"instructions_a_pair": len(loop) * a_pair, "atomics_a_pair": atomics * a_pair, "code": code}
+    )
 
 
 def used_warps(config: TrainConfig, target: int) -> int:

@@ -12,8 +12,8 @@ items. Each rung adds one thing to the one before, and is a process of its own, 
     memory     the most anonymous and shared memory of all the rung's processes together, looked at every 50 ms
 
 Up to "shared negatives" it is PyTorch's loop, from "the trainer" on `python -m surf2vec.trainer` as it is. The loops evaluate all
-users and items after each epoch, with autograd's graph; the trainer's own held-out loss of a fixed sample suffices. Where there is
-a GPU, all rungs run on it, too. Short rungs are run with three seeds: the median. Rungs do not take turns, so a busy machine
+users and items after each epoch, with autograd's graph; the trainer's own held-out loss of a fixed sample suffices. Where there
+is a GPU, all rungs run on it, too. Short rungs are run with three seeds: the median. Rungs do not take turns, so a busy machine
 misleads: "cores of others" were kept from a rung meanwhile.
 """
 

@@ -28,10 +28,11 @@ from tests.benchmarks.logs import held_out_question, held_out_rows
 from tests.benchmarks.peers import Vectors, answer_held_out, training_histories
 
 PLENTY, THREADS, WORKERS = "4GB", 2, 2
-SETTINGS: dict[str, Any] = {
-    "vector_size": DIMENSIONS, "negative": NEGATIVES, "ns_exponent": EXPONENT,
-    "negative_weight": 1, "discount": 0, "bias": 0, "alpha": 0.15, "min_alpha": 0.015, "l2": 0.7, "item_l2": 0.08,
-}  # fmt: skip
+SETTINGS: dict[str, Any] = (
+    {"vector_size": DIMENSIONS, "negative": NEGATIVES, "ns_exponent": EXPONENT}
+    | {"negative_weight": 1, "discount": 0, "bias": 0, "alpha": 0.15, "min_alpha": 0.015, "l2": 0.7}
+    | {"item_l2": 0.08}
+)
 PATIENCE = 1
 WATCH_SECONDS = 0.05
 ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -90,12 +91,13 @@ def lay_ground(corpus: Corpus, folder: Path, epochs: int, limit_seconds: float, 
     folder.mkdir()
     histories, rows = list(training_histories(corpus)), held_out_rows(corpus)
     question = held_out_question(corpus, np.empty((len(rows), 0), dtype=np.float32))
-    arrays = {
-        "pairs_users": np.repeat(np.arange(len(histories), dtype=np.int32), [len(tokens) for tokens in histories]),
-        "pairs_items": np.concatenate(histories), "num_users": np.array(len(histories)),
-        "counts": corpus.count_training_tokens(), "question_rows": rows, "question_items": question.items,
-        "question_seen_rows": question.seen_rows, "question_seen_items": question.seen_items,
-    }  # fmt: skip
+    arrays = (
+        {"pairs_users": np.repeat(np.arange(len(histories), dtype=np.int32), [len(tokens) for tokens in histories])}
+        | {"pairs_items": np.concatenate(histories), "num_users": np.array(len(histories))}
+        | {"counts": corpus.count_training_tokens(), "question_rows": rows}
+        | {"question_items": question.items, "question_seen_rows": question.seen_rows}
+        | {"question_seen_items": question.seen_items}
+    )
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array)
     return Ground(corpus, folder, epochs, limit_seconds, device)

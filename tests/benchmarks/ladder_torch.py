@@ -147,11 +147,11 @@ def train(folder: Path, way: Way) -> dict[str, Any]:
         found.append({"seconds": seconds, "heldout_loss": heldout_loss, "hit_at_20": hit_at_20})
     for name, table in (("users", model.users), ("items", model.items)):
         np.save(folder / f"trained_{name}.npy", table.weight.detach().cpu().numpy())
-    return {
-        "seconds": seconds, "evaluating_seconds": evaluating_seconds, "evaluations": found, "epochs": len(found),
-        "is_stopped": len(found) < way.epochs,
-        "device_bytes": torch.cuda.max_memory_allocated() if way.device == "cuda" else 0,
-    }  # fmt: skip
+    return (
+        {"seconds": seconds, "evaluating_seconds": evaluating_seconds, "evaluations": found}
+        | {"epochs": len(found), "is_stopped": len(found) < way.epochs}
+        | {"device_bytes": torch.cuda.max_memory_allocated() if way.device == "cuda" else 0}
+    )
 
 
 def train_epoch(model: Doc2Vec, optimizer: torch.optim.Optimizer, batches: DataLoader[Any], way: Way) -> None:

@@ -169,10 +169,10 @@ def serve_once(
     for text in readings.refused:
         is_gone = any(not root.export(one).exists() and f"release {one} " in text for one in allowed)
         faults += [] if is_gone else [f"refused though the release is there: {text[:600]}"]
-    return {
-        "seconds": readings.seconds, "faults": faults, "refused": len(readings.refused), "given": dict(readings.given),
+    return {"seconds": readings.seconds, "faults": faults, "refused": len(readings.refused)} | {
+        "given": dict(readings.given),
         "read_seconds": time.monotonic() - started,
-    }  # fmt: skip
+    }
 
 
 def count_steps(log: Path) -> Counter[str]:

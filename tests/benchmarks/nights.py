@@ -60,12 +60,12 @@ def measure_nights(_: Path, users: int = 20_000, nights: int = 30) -> list[dict[
     worst = int(np.argmin(p1))
     thirty, whole = (compare(releases[0], releases[-1], part) for part in ("interest", "whole"))
     frozen, anew = rank_frozen(releases[0], releases[-1])
-    figures = {
-        "nights": nights, "full": sum(one["night"]["kind"] == "full" for one in told), "users": told[-1]["users"],
-        "held": sum(one["alias"] != "champion" for one in told),
-        "held_by": dict(Counter(rule for one in told for rule in one["gate"]["held_by"])),
-        "spaces": len({one["night"]["space_id"] for one in told}),
-    }  # fmt: skip
+    figures = (
+        {"nights": nights, "full": sum(one["night"]["kind"] == "full" for one in told)}
+        | {"users": told[-1]["users"], "held": sum(one["alias"] != "champion" for one in told)}
+        | {"held_by": dict(Counter(rule for one in told for rule in one["gate"]["held_by"]))}
+        | {"spaces": len({one["night"]["space_id"] for one in told})}
+    )
     return [
         make_case("nightly", p1[worst], f">= {NIGHTLY_MARK}", p1[worst] >= NIGHTLY_MARK)
         | {"worst_night": told[worst + 1]["night"]["kind"], "unchanged": len(steps[worst])}
@@ -106,13 +106,12 @@ def read_release(root: Root, told: dict[str, Any]) -> dict[str, Any]:
     corpus = open_corpus(root.corpus(manifest["created_from"]["window_id"]))
     users = pl.read_parquet(export / "user_vectors" / "*.parquet")
     items = pl.read_parquet(export / "item_vectors" / "*.parquet")
-    return {
-        "users": users.join(read_pages(corpus), on="user_id"),
-        "items": dict(zip(items["url"], items["vector"].to_numpy(), strict=True)),
-        "counts": items["count"].to_numpy(),
-        "urls": items["url"].to_list(),
-        "parts": manifest["parts"], "inputs": open_folder(export).trail_sums,
-    }  # fmt: skip
+    return (
+        {"users": users.join(read_pages(corpus), on="user_id")}
+        | {"items": dict(zip(items["url"], items["vector"].to_numpy(), strict=True))}
+        | {"counts": items["count"].to_numpy(), "urls": items["url"].to_list()}
+        | {"parts": manifest["parts"], "inputs": open_folder(export).trail_sums}
+    )
 
 
 def read_pages(corpus: Corpus) -> pl.DataFrame:

@@ -145,14 +145,15 @@ class Replay:
         assert champion == self.expected, (number, champion, self.expected)
         assert what != "half" or not gate["passes"], "a day that was delivered by half came through the gate"
         metrics = gate.get("metrics", {})
-        line = {
-            "night": number, "day": str(day), "what": what, "kind": steps.get("settle", {}).get("kind", "unchanged"),
-            "trained": steps["corpus"].get("num_changed", steps["corpus"]["num_users"]),
-            "held_by": ", ".join(gate.get("held_by", [])),
-            "hit_at_10": steps.get("evaluate", {}).get("metrics", {}).get("hit_at_10"),
-            "cosine_p1": metrics.get("gate_cosine_p1"), "cosine_median": metrics.get("gate_cosine_median"),
-            "train_seconds": steps.get("train", {}).get("seconds"), "seconds": seconds,
-        }  # fmt: skip
+        line = (
+            {"night": number, "day": str(day), "what": what}
+            | {"kind": steps.get("settle", {}).get("kind", "unchanged")}
+            | {"trained": steps["corpus"].get("num_changed", steps["corpus"]["num_users"])}
+            | {"held_by": ", ".join(gate.get("held_by", []))}
+            | {"hit_at_10": steps.get("evaluate", {}).get("metrics", {}).get("hit_at_10")}
+            | {"cosine_p1": metrics.get("gate_cosine_p1"), "cosine_median": metrics.get("gate_cosine_median")}
+            | {"train_seconds": steps.get("train", {}).get("seconds"), "seconds": seconds}
+        )
         self.lines.append(line)
         print(json.dumps(line), file=sys.stderr, flush=True)
 

@@ -179,14 +179,16 @@ def measure_serving(_: Path, users: int = 200_000) -> list[dict[str, Any]]:
         manifest = read_json(export_dir / "manifest.json")
         table_bytes = sum(about["bytes"] for about in manifest["user_files"].values())
         told = ask_elsewhere(root, Path(name), users)
-    export = {
-        "export_seconds": export_seconds, "register_seconds": register_seconds, "table_mb": table_bytes / 1e6,
-        "index": manifest["index"]["kind"], "index_mb": manifest["index"]["bytes"] / 1e6,
-    }  # fmt: skip
-    asking = {
-        "asked": told["asked"], "asked_seconds": told["asked_seconds"], "neighbours_seconds": told["neighbours_seconds"],
-        "neighbours_anonymous_mb": told["neighbours_anonymous_bytes"] / 1e6,
-    }  # fmt: skip
+    export = (
+        {"export_seconds": export_seconds, "register_seconds": register_seconds}
+        | {"table_mb": table_bytes / 1e6, "index": manifest["index"]["kind"]}
+        | {"index_mb": manifest["index"]["bytes"] / 1e6}
+    )
+    asking = (
+        {"asked": told["asked"], "asked_seconds": told["asked_seconds"]}
+        | {"neighbours_seconds": told["neighbours_seconds"]}
+        | {"neighbours_anonymous_mb": told["neighbours_anonymous_bytes"] / 1e6}
+    )
     show = partial(show_case, users)
     return [
         show("MB sent", sent_bytes / 1e6, MAX_SENT_MB) | export,

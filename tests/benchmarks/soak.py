@@ -45,13 +45,14 @@ SETTINGS: dict[str, Any] = {
     "window_days": FIRST_DAYS, "nightly.retain_days": 20,  # so that users and pages are as many after 30 nights as after 300
     "train.threads": 1, "train.vector_size": 16, "gate.newest_day_events": 0.3, "resources.host_memory": "1GB",
 }  # fmt: skip
-SAID = {
-    "events bytes": "the log", "events files": "the log", "sources.json bytes": "the log's files",
-    "runs bytes": "a record and a report a night", "runs files": "a record and a report a night",
-    "mlflow bytes": "a run a night", "artifacts bytes": "a report a night", "artifacts files": "a report a night",
-    "root bytes": "log, records, reports", "root files": "log, records, reports",
-    "postgres server MB": "shared buffers, up to 128 MB", "postgres server files": "each connection keeps its tables open",
-}  # fmt: skip
+SAID = (
+    {"events bytes": "the log", "events files": "the log", "sources.json bytes": "the log's files"}
+    | {"runs bytes": "a record and a report a night", "runs files": "a record and a report a night"}
+    | {"mlflow bytes": "a run a night", "artifacts bytes": "a report a night"}
+    | {"artifacts files": "a report a night", "root bytes": "log, records, reports"}
+    | {"root files": "log, records, reports", "postgres server MB": "shared buffers, up to 128 MB"}
+    | {"postgres server files": "each connection keeps its tables open"}
+)
 LATER = {"prefect bytes": 100}
 """The night from which what grows at first is judged: the stack's Prefect keeps runs for 90 days."""
 ELSEWHERE = "a release a night: copies in a registry that is not the root's stay"
@@ -145,11 +146,13 @@ def run_nights(place: Place, nights: int, minutes: int, notes: Path) -> list[dic
             set_clock(place.folder, night)
             run = place.call("run", "--logs", str(place.folder / "logs" / "*.csv"))
             gc = place.call("gc", settings={})["cost"] if night % GC_DAYS == 0 else {}
-            seen.append({
-                "night": night + 1, "kind": run["told"]["night"]["kind"], "held": run["held"], "users": run["told"]["users"],
-                **{f"night {name}": value for name, value in run["cost"].items()},
-                **{f"gc {name}": value for name, value in gc.items()}, **measure_place(place),
-            })  # fmt: skip
+            seen.append(
+                {"night": night + 1, "kind": run["told"]["night"]["kind"], "held": run["held"]}
+                | {"users": run["told"]["users"]}
+                | {f"night {name}": value for name, value in run["cost"].items()}
+                | {f"gc {name}": value for name, value in gc.items()}
+                | measure_place(place)
+            )
             file.write(json.dumps(seen[-1]) + "\n")
             file.flush()
     return seen

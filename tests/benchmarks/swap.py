@@ -126,13 +126,13 @@ def write_corpus(folder: Path, num_users: int, num_items: int = NUM_ITEMS, parti
         np.save(folder / f"{name}.offsets.npy", np.arange(num + 1, dtype=np.int64) * TOKENS_A_USER)
         np.save(folder / f"{name}.tokens.npy", tokens)
         np.save(folder / f"{name}.held_out.npy", np.full(num, -1, dtype=np.int32))
-    manifest = {
-        "format_version": 1, "window_id": folder.name, "partitions": partitions, "num_users": sum(users),
-        "num_items": num_items, "num_tokens": sum(users) * TOKENS_A_USER, "users": users,
-        "tokens": [num * TOKENS_A_USER for num in users], "held_out_key_max": -1, "num_held_out": 0, "since": None,
-        "until": None, "undated": False, "has_order": False, "funnel": [],
-        "files": {p.name: describe_file(p) for p in folder.iterdir()},
-    }  # fmt: skip
+    manifest = (
+        {"format_version": 1, "window_id": folder.name, "partitions": partitions}
+        | {"num_users": sum(users), "num_items": num_items, "num_tokens": sum(users) * TOKENS_A_USER}
+        | {"users": users, "tokens": [num * TOKENS_A_USER for num in users], "held_out_key_max": -1}
+        | {"num_held_out": 0, "since": None, "until": None, "undated": False, "has_order": False}
+        | {"funnel": [], "files": {p.name: describe_file(p) for p in folder.iterdir()}}
+    )
     write_json(folder / "manifest.json", manifest)
     return folder
 
@@ -155,14 +155,14 @@ def run_alone(
     result = json.loads(done.stdout)
     ends = {point["epoch"]: point["seconds"] for point in result["curve"]}
     waited = 1 + result["commit_stall"]
-    return {
-        "epoch_seconds": min((ends[n] - ends[n - 1] for n in range(2, epochs + 1)), default=0.0) * waited,
-        "read_bytes": 512 * (resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock - before),
-        "seconds": result["train_seconds"] * waited, "predicted_seconds": result["plan"]["seconds"],
-        "chunks": result["plan"]["num_chunks"], "blocks": result["plan"]["num_blocks"],
-        "cgroup": f"{limit_bytes:,} bytes" if group else "none",
-        **{name: result[name] for name in ("stall", "commit_stall", "peak_bytes")},
-    }  # fmt: skip
+    return (
+        {"epoch_seconds": min((ends[n] - ends[n - 1] for n in range(2, epochs + 1)), default=0.0) * waited}
+        | {"read_bytes": 512 * (resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock - before)}
+        | {"seconds": result["train_seconds"] * waited, "predicted_seconds": result["plan"]["seconds"]}
+        | {"chunks": result["plan"]["num_chunks"], "blocks": result["plan"]["num_blocks"]}
+        | {"cgroup": f"{limit_bytes:,} bytes" if group else "none"}
+        | {name: result[name] for name in ("stall", "commit_stall", "peak_bytes")}
+    )
 
 
 if __name__ == "__main__":

@@ -87,17 +87,19 @@ def test_every_end_of_a_step_is_a_line(work: Path, tmp_path: Path) -> None:
     assert [row[1] for row in rows if row[2] == "begun"] == [*names, "hanging"], (
         "in order, with what was reported before"
     )
-    assert {(row[1], row[2]): (row[0], row[4]) for row in rows if row[2] not in ("begun", "second")} == {
-        ("fine", "more"): ("SKIPPED", "there is no more"),
-        ("wrong", "a mark"): ("FAIL", "below"),
-        ("raising", "the rest of the step"): ("FAIL", "ValueError: no such thing"),
-        ("bare", "the rest of the step"): (
-            "SKIPPED", "needs the package there_is_no_such_package, which is not installed",
-        ),
-        ("dying", "the rest of the step"): ("FAIL", "the process ended with -9: no message"),
-        ("attempted", "first"): ("FAIL", "ValueError: one"),
-        ("hanging", "the rest of the step"): ("FAIL", "did not end within 2 s"),
-    }  # fmt: skip
+    assert {(row[1], row[2]): (row[0], row[4]) for row in rows if row[2] not in ("begun", "second")} == (
+        {("fine", "more"): ("SKIPPED", "there is no more"), ("wrong", "a mark"): ("FAIL", "below")}
+        | {("raising", "the rest of the step"): ("FAIL", "ValueError: no such thing")}
+        | {
+            ("bare", "the rest of the step"): (
+                "SKIPPED",
+                "needs the package there_is_no_such_package, which is not installed",
+            )
+        }
+        | {("dying", "the rest of the step"): ("FAIL", "the process ended with -9: no message")}
+        | {("attempted", "first"): ("FAIL", "ValueError: one")}
+        | {("hanging", "the rest of the step"): ("FAIL", "did not end within 2 s")}
+    )
     page = (tmp_path / "out" / "page.md").read_text()
     assert "8 PASS, 5 FAIL, 2 SKIPPED" in page
     assert "| PASS | fine | begun | rate 2.5 |" in page

@@ -57,10 +57,13 @@ REPEATS = 2
 
 LOSSES: dict[str, int | None] = {"wikispeedia_unfinished": None, "gowalla_train": 1}
 """Logs of which losses are measured, and of how many of their 8 micro-partitions; None: all."""
-LEARNING: dict[str, Any] = {
-    "vector_size": 64, "epochs": 3, "alpha": 0.5, "min_alpha": 0.05, "l2": 4, "item_l2": 0, "recency": 0, "sample": 0,
-    "bias": 0, "threads": THREADS, "parts": "interest",
-}  # fmt: skip
+LEARNING: dict[str, Any] = {"vector_size": 64, "epochs": 3, "alpha": 0.5, "min_alpha": 0.05, "l2": 4, "item_l2": 0} | {
+    "recency": 0,
+    "sample": 0,
+    "bias": 0,
+    "threads": THREADS,
+    "parts": "interest",
+}
 TREE = {"hs": 1}
 BATCH_USERS = 256
 SHAPES: dict[str, dict[str, Any]] = {"two-level": {"tree": "two_level"}, "Huffman": {"tree": "huffman"}}
@@ -243,12 +246,12 @@ def judge_loss(side: Trained, full: Trained, has_mark: bool) -> dict[str, Any]:
     as_low = np.flatnonzero(full_means <= side.losses[side.best].mean())
     full_epochs = int(as_low[0]) + 1 if len(as_low) else full.best + 1
     ratio = sum(full.seconds[:full_epochs]) / sum(side.seconds[: side.best + 1])
-    return {
-        "ratio": ratio, "mark": f">= {COST_MARK} x full softmax" if has_mark else "none",
-        "passed": not has_mark or ratio >= COST_MARK, "loss": float(side.losses[side.best].mean()),
-        "loss above full": float(above.mean()), "s.e.": float(above.std(ddof=1) / len(above) ** 0.5),
-        "epochs": side.best + 1, "seconds an epoch": min(side.seconds),
-    }  # fmt: skip
+    return (
+        {"ratio": ratio, "mark": f">= {COST_MARK} x full softmax" if has_mark else "none"}
+        | {"passed": not has_mark or ratio >= COST_MARK, "loss": float(side.losses[side.best].mean())}
+        | {"loss above full": float(above.mean()), "s.e.": float(above.std(ddof=1) / len(above) ** 0.5)}
+        | {"epochs": side.best + 1, "seconds an epoch": min(side.seconds)}
+    )
 
 
 def train_tree(training: KernelTraining, rows: NDArray[np.int64], items: NDArray[np.int64]) -> Trained:

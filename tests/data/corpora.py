@@ -58,13 +58,14 @@ def write_corpus(
     vocabulary = {"item_ix": np.arange(num_items, dtype=np.int32), "url": [f"/page/{i}" for i in range(num_items)]}
     pq.write_table(pa.table(vocabulary | {"count": counts, "users": counts}), folder / "vocabulary.parquet")
     files = {path.name: describe_file(path) for path in sorted(folder.iterdir())}
-    manifest = {
-        "format_version": 2, "window_id": folder.name, "partitions": partitions, "num_users": sum(users),
-        "num_items": num_items, "num_tokens": sum(tokens), "users": users, "tokens": tokens,
-        "holes": [0] * partitions, "base": None,
-        "held_out_key_max": int(sorted_keys[num_held_out - 1]) if num_held_out else -1, "num_held_out": num_held_out,
-        "since": None, "until": None, "undated": True, "has_order": True, "funnel": [], "files": files,
-    }  # fmt: skip
+    manifest = (
+        {"format_version": 2, "window_id": folder.name, "partitions": partitions}
+        | {"num_users": sum(users), "num_items": num_items, "num_tokens": sum(tokens), "users": users}
+        | {"tokens": tokens, "holes": [0] * partitions, "base": None}
+        | {"held_out_key_max": int(sorted_keys[num_held_out - 1]) if num_held_out else -1}
+        | {"num_held_out": num_held_out, "since": None, "until": None, "undated": True, "has_order": True}
+        | {"funnel": [], "files": files}
+    )
     write_json(folder / "manifest.json", manifest)
     return open_corpus(folder)
 

@@ -166,7 +166,7 @@ def write_access(draws: Random, records: list[Record], num_columns: int) -> tupl
     return "".join(lines).encode(), list(range(1, len(records) + 1))
 
 
-WRITERS = {
-    "csv": write_delimited(","), "tsv": write_delimited("\t"), "jsonl": write_json, "parquet": write_parquet,
+WRITERS = {"csv": write_delimited(","), "tsv": write_delimited("\t"), "jsonl": write_json} | {
+    "parquet": write_parquet,
     "access": write_access,
-}  # fmt: skip
+}

@@ -142,52 +142,49 @@ def huge(folder: Path, manifest: dict[str, Any]) -> None:
         file.truncate(8 * 10**12)
 
 
-LIES: dict[str, Lie] = {
-    "a name with ..": rename("../../part-00000.parquet"),
-    "a name with .. inside": rename("x/../../part-00000.parquet"),
-    "an absolute name": rename("/etc/hostname"),
-    "a name with a line end": rename("part\n00000.parquet"),
-    "a link to a file elsewhere": link("{folder}/secret.txt"),
-    "a link to itself": link("{path}"),
-    "a link to a device": link("/dev/zero"),
-    "a missing file": remove("user_vectors/{first}"),
-    "no index": remove("index/users.faiss"),
-    "a file cut short": replace_bytes(lambda data: data[: len(data) // 2], is_sealed=False),
-    "a file that is too long": replace_bytes(lambda data: data + bytes(100_000), is_sealed=False),
-    "a file of 8 TB": huge,
-    "a file cut short, sealed": replace_bytes(lambda data: data[: len(data) // 2], is_sealed=True),
-    "no Parquet, sealed": replace_bytes(lambda data: b"PAR1" + bytes(100), is_sealed=True),
-    "an empty file, sealed": replace_bytes(lambda data: b"", is_sealed=True),
-    "other columns": rewrite(lambda table: table.rename_columns(["id", *table.column_names[1:]])),
-    "no vectors": rewrite(lambda table: table.select(["user_id"])),
-    "ids that are numbers": rewrite(with_ids(lambda num: pa.array(range(num), pa.int64()))),
-    "shorter vectors": rewrite(with_vectors(np.ones((1, 3), np.float32))),
-    "longer vectors": rewrite(with_vectors(np.ones((1, 99), np.float32))),
-    "vectors of integers": rewrite(with_vectors(np.ones((1, 8), np.int64))),
-    "more rows than the index": rewrite(lambda table: pa.concat_tables([table, table])),
-    "no rows": rewrite(lambda table: table[:0]),
-    "items without pages": rewrite(lambda table: table.drop_columns(["url"]), "item"),
-    "items with shorter vectors": rewrite(with_vectors(np.ones((1, 3), np.float32)), "item"),
-    "an index that is none": replace_index(b"IxFI" + bytes(60)),
-    "an empty index": replace_index(b""),
-    "another vector_size": set_value(vector_size=3),
-    "a vector_size that is text": set_value(vector_size="<b>"),
-    "an immense vector_size": set_value(vector_size=10**12),
-    "no vector_size": without("vector_size"),
-    "no user_files": without("user_files"),
-    "user_files that is a list": set_value(user_files=[1]),
-    "no index in the manifest": without("index"),
-    "no created_from": without("created_from"),
-    "a release that is none": set_value(release={"a": 1}),
-    "a format of the future": set_value(format_version=99),
-    "changes that lead outside": set_value(changes={"since": "r0", "files": {"../../told/secret.txt": ABOUT}}),
-    "changes that are a list": set_value(changes=[1]),
-}  # fmt: skip
-MANIFESTS = {
-    "no manifest": None, "a manifest that is no JSON": b"{", "a manifest that is a list": b"[]",
-    "a manifest that is null": b"null", "an empty manifest": b"{}", "a manifest that is not UTF-8": b"\xff\xfe{}",
-    "a manifest without a digest": b'{"release": "r1"}', "a manifest nested a million deep": b"[" * 1_000_000,
-}  # fmt: skip
+LIES: dict[str, Lie] = (
+    {"a name with ..": rename("../../part-00000.parquet")}
+    | {"a name with .. inside": rename("x/../../part-00000.parquet")}
+    | {"an absolute name": rename("/etc/hostname")}
+    | {"a name with a line end": rename("part\n00000.parquet")}
+    | {"a link to a file elsewhere": link("{folder}/secret.txt"), "a link to itself": link("{path}")}
+    | {"a link to a device": link("/dev/zero"), "a missing file": remove("user_vectors/{first}")}
+    | {"no index": remove("index/users.faiss")}
+    | {"a file cut short": replace_bytes(lambda data: data[: len(data) // 2], is_sealed=False)}
+    | {"a file that is too long": replace_bytes(lambda data: data + bytes(100_000), is_sealed=False)}
+    | {"a file of 8 TB": huge}
+    | {"a file cut short, sealed": replace_bytes(lambda data: data[: len(data) // 2], is_sealed=True)}
+    | {"no Parquet, sealed": replace_bytes(lambda data: b"PAR1" + bytes(100), is_sealed=True)}
+    | {"an empty file, sealed": replace_bytes(lambda data: b"", is_sealed=True)}
+    | {"other columns": rewrite(lambda table: table.rename_columns(["id", *table.column_names[1:]]))}
+    | {"no vectors": rewrite(lambda table: table.select(["user_id"]))}
+    | {"ids that are numbers": rewrite(with_ids(lambda num: pa.array(range(num), pa.int64())))}
+    | {"shorter vectors": rewrite(with_vectors(np.ones((1, 3), np.float32)))}
+    | {"longer vectors": rewrite(with_vectors(np.ones((1, 99), np.float32)))}
+    | {"vectors of integers": rewrite(with_vectors(np.ones((1, 8), np.int64)))}
+    | {"more rows than the index": rewrite(lambda table: pa.concat_tables([table, table]))}
+    | {"no rows": rewrite(lambda table: table[:0])}
+    | {"items without pages": rewrite(lambda table: table.drop_columns(["url"]), "item")}
+    | {"items with shorter vectors": rewrite(with_vectors(np.ones((1, 3), np.float32)), "item")}
+    | {"an index that is none": replace_index(b"IxFI" + bytes(60))}
+    | {"an empty index": replace_index(b""), "another vector_size": set_value(vector_size=3)}
+    | {"a vector_size that is text": set_value(vector_size="<b>")}
+    | {"an immense vector_size": set_value(vector_size=10**12)}
+    | {"no vector_size": without("vector_size"), "no user_files": without("user_files")}
+    | {"user_files that is a list": set_value(user_files=[1])}
+    | {"no index in the manifest": without("index"), "no created_from": without("created_from")}
+    | {"a release that is none": set_value(release={"a": 1})}
+    | {"a format of the future": set_value(format_version=99)}
+    | {"changes that lead outside": set_value(changes={"since": "r0", "files": {"../../told/secret.txt": ABOUT}})}
+    | {"changes that are a list": set_value(changes=[1])}
+)
+MANIFESTS = (
+    {"no manifest": None, "a manifest that is no JSON": b"{", "a manifest that is a list": b"[]"}
+    | {"a manifest that is null": b"null", "an empty manifest": b"{}"}
+    | {"a manifest that is not UTF-8": b"\xff\xfe{}"}
+    | {"a manifest without a digest": b'{"release": "r1"}'}
+    | {"a manifest nested a million deep": b"[" * 1_000_000}
+)
 
 
 def tell_lie(folder: Path, lie: Lie) -> None:

@@ -69,10 +69,11 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
     server.start()
     try:
         server.wait()
-        places = {
-            "": "/health", "experiment": "/#/experiments/1", "run": f"/#/experiments/1/runs/{newest.mlflow_run_id}",
-            "model": "/#/models/surf2vec-users", "version": "/#/models/surf2vec-users/versions/3",
-        }  # fmt: skip
+        places = (
+            {"": "/health", "experiment": "/#/experiments/1"}
+            | {"run": f"/#/experiments/1/runs/{newest.mlflow_run_id}", "model": "/#/models/surf2vec-users"}
+            | {"version": "/#/models/surf2vec-users/versions/3"}
+        )
         yield {name: f"{url}{place}{VIEW if name else ''}" for name, place in places.items()}
     finally:
         server.stop()

@@ -56,10 +56,13 @@ def write_rows_of(
     """An export of users and items: their keys, and vectors float32[n, D]."""
     size = rows["users"][1].shape[1]
     numbers = {f"num_{kind}": len(rows[kind][0]) for kind in KEYS}
-    manifest: dict[str, Any] = {
-        "format_version": 1, "release": release, "space_id": "space-1", "vector_size": size, "partitions": 1, **numbers,
-        "created_from": {"window_id": "w1"}, "index": {"file": "index/users.faiss", "bytes": 0, "sha256": ""},
-    }  # fmt: skip
+    manifest: dict[str, Any] = (
+        {"format_version": 1, "release": release, "space_id": "space-1", "vector_size": size}
+        | {"partitions": 1}
+        | numbers
+        | {"created_from": {"window_id": "w1"}}
+        | {"index": {"file": "index/users.faiss", "bytes": 0, "sha256": ""}}
+    )
     for kind, key in KEYS.items():
         keys, vectors = rows[kind]
         path = folder / f"{kind[:-1]}_vectors" / "part-00000.parquet"

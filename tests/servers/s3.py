@@ -61,10 +61,11 @@ def serve_bucket() -> Iterator[Bucket]:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = make_server("127.0.0.1", 0, watched, threaded=True)
     bucket.url = f"http://127.0.0.1:{server.port}"
-    environment = {
-        "AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": bucket.url, "AWS_EC2_METADATA_DISABLED": "true", "AWS_MAX_ATTEMPTS": "1",
-    }  # fmt: skip
+    environment = (
+        {"AWS_ACCESS_KEY_ID": KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET}
+        | {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL": bucket.url}
+        | {"AWS_EC2_METADATA_DISABLED": "true", "AWS_MAX_ATTEMPTS": "1"}
+    )
     import threading
 
     thread = threading.Thread(target=server.serve_forever, daemon=True)

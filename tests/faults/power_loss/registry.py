@@ -205,10 +205,18 @@ def read_restore(world: Path) -> Any:
 # nights
 
 NIGHT = [
-    "train.epochs=2", "train.vector_size=8", "train.threads=1", "train.negative=5", "ingest.min_item_users=1",
-    "ingest.min_item_events=1", "store.partitions=2", "window_days=9", "gate.newest_day_events=0", "gate.hit_at_10_drop=1",
+    "train.epochs=2",
+    "train.vector_size=8",
+    "train.threads=1",
+    "train.negative=5",
+    "ingest.min_item_users=1",
+    "ingest.min_item_events=1",
+    "store.partitions=2",
+    "window_days=9",
+    "gate.newest_day_events=0",
+    "gate.hit_at_10_drop=1",
     "gate.kept=0",
-]  # fmt: skip
+]
 HISTORIES = planted_histories(60)
 
 
