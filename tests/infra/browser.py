@@ -11,20 +11,18 @@ from typing import Any, Self
 from websockets.sync.client import ClientConnection, connect
 
 PROGRAM = shutil.which("chromium")
-OPTIONS = tuple(
-    [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--disable-dev-shm-usage",
-        "--remote-debugging-port=0",
-        "--window-size=1180,900",
-    ]
+OPTIONS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--remote-debugging-port=0",
+    "--window-size=1180,900",
 )
 WAIT_SECONDS = 30.0
 

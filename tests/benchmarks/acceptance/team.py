@@ -7,16 +7,14 @@ from tests.benchmarks.acceptance.corpora import write_planted
 from tests.benchmarks.acceptance.report import Report, run_step
 from tests.benchmarks.acceptance.training import last_words, run_trainer, settings_of
 
-TOGETHER = tuple(
-    [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "tests.benchmarks.acceptance.one_card",
-    ]
+TOGETHER = (
+    "-m",
+    "torch.distributed.run",
+    "--standalone",
+    "--nproc-per-node",
+    "2",
+    "-m",
+    "tests.benchmarks.acceptance.one_card",
 )
 LOSS_MARK = 1.05
 
