@@ -10,7 +10,7 @@ import pytest
 from surf2vec.tasks.config import GateConfig
 from surf2vec.tasks.corpus.window import EventsFile, Window
 from surf2vec.tasks.gate.figures import Case, judge_release, open_case
-from surf2vec.tasks.root.records import CorpusStep, GateStep, RegisterStep, Steps
+from surf2vec.tasks.root.records import CorpusStep, EvaluateStep, GateStep, RegisterStep, SettleStep, Steps
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.system.files import read_json, write_json
 from tests.data.corpora import write_corpus
@@ -86,22 +86,15 @@ def test_a_night_like_the_one_before_passes_every_rule(root: Root) -> None:
     assert judged["days"] == {day.isoformat(): 1000 for day in STEADY}
 
 
-def test_the_first_release_serves_and_has_nothing_to_go_by(tmp_path: Path) -> None:
-    judged = judge(make_release(Root(tmp_path), "tonight"), champion=None, days={})
+def test_the_first_release_serves_whatever_it_breaks(tmp_path: Path) -> None:
+    run = make_release(Root(tmp_path), "tonight")
+    judged = judge(run, champion=None, days={})
     assert (judged["passes"], judged["verdict"], judged["held_by"]) == (True, "first", [])
-    idle = [row for row in judged["table"] if row["verdict"].startswith("not checked")]
-    assert len(idle) == len(judged["table"]) - 1  # but the lengths of the vectors
-    assert {row["verdict"] for row in idle} == {
-        "not checked: there is no champion", "not checked: events bear no dates",
-    }  # fmt: skip
-
-
-def test_what_would_hold_another_back_does_not_hold_the_first(tmp_path: Path) -> None:
-    judged = judge(make_release(Root(tmp_path), "tonight"), champion=None, days=STEADY | {NEWEST: 500})
-    assert (judged["passes"], verdicts(judged, "events of the newest day")) == (
-        True,
-        ["would hold: 10.0 % past the limit"],
-    )
+    unchecked = [row["verdict"] for row in judged["table"] if row["verdict"].startswith("not checked")]
+    assert len(unchecked) == len(judged["table"]) - 1  # but the lengths of the vectors
+    assert set(unchecked) == {"not checked: there is no champion", "not checked: events bear no dates"}
+    judged = judge(run, champion=None, days=STEADY | {NEWEST: 500})
+    assert (judged["passes"], verdicts(judged, "events of the")) == (True, ["would hold: 10.0 % past the limit"])
 
 
 @pytest.mark.parametrize(("found", "held_by"), [(0.5, ["hit_at_10", "mrr_at_20"]), (0.99, []), (1.5, [])])
@@ -122,20 +115,19 @@ def test_hit_and_mrr_are_judged_apart(root: Root) -> None:
     assert verdicts(judged, "MRR@20") == ["held: 83.9 % past the limit"]
 
 
-def test_too_few_users_to_compare(root: Root) -> None:
-    run = make_release(root, "tonight", evaluate=compare_with(root, [50.0] * 99, [1.0] * 99))
-    told = "not checked: 99 users were compared, fewer than 100"
-    assert verdicts(judge(run), "hit@10", "MRR@20", "items in anyone's") == [told] * 3
-
-
-def test_a_comparison_with_another_release_is_none(root: Root) -> None:
-    evaluation = compare_with(root, [50.0] * 200, [1.0] * 200, champion="older")
+@pytest.mark.parametrize(
+    ("num_users", "other", "reason"),
+    [
+        (99, {}, "99 users were compared, fewer than 100"),
+        (200, {"champion": "older"}, "it was compared with release older, which does not serve"),
+        (200, {"ranks": None, "reason": "the corpus is gone"}, "the corpus is gone"),
+    ],
+)
+def test_a_comparison_that_does_not_count(root: Root, num_users: int, other: dict[str, Any], reason: str) -> None:
+    evaluation = compare_with(root, [50.0] * num_users, [1.0] * num_users, **other)
     judged = judge(make_release(root, "tonight", evaluate=evaluation))
     assert judged["passes"]
-    assert verdicts(judged, "hit@10") == ["not checked: it was compared with release older, which does not serve"]
-    reason = {"comparison": {"champion": "before", "reason": "the corpus is gone"}}
-    judged = judge(make_release(root, "again", evaluate=reason))
-    assert verdicts(judged, "hit@10") == ["not checked: the corpus is gone"]
+    assert verdicts(judged, "hit@10", "MRR@20", "items in anyone's") == [f"not checked: {reason}"] * 3
 
 
 @pytest.mark.parametrize(("coverage", "held_by"), [(0.4, []), (0.39, ["coverage"])])
@@ -167,20 +159,16 @@ def test_numbers_that_fell(root: Root, name: str, steps: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize(
-    ("steps", "reason"),
+    ("num_users", "kind", "reason"),
     [
-        ({"evaluate": {"num_users": 99}}, "99 users were evaluated, fewer than 100"),
-        (
-            {"settle": {"kind": "incremental"}},
-            "the night is incremental, the champion's was full: they evaluate other users",
-        ),
+        (99, "full", "99 users were evaluated, fewer than 100"),
+        (200, "incremental", "the night is incremental, the champion's was full: they evaluate other users"),
     ],
 )
-def test_hits_of_few_users_or_of_others_say_nothing(root: Root, steps: dict[str, Any], reason: str) -> None:
-    evaluation = {"metrics": {"hit_at_10": 0.01}} | steps.get("evaluate", {})
-    run = make_release(root, "tonight", **(steps | {"evaluate": evaluation}))
-    record = run.record().to_json()["steps"]
-    run.update(steps=record | steps | {"evaluate": evaluation | {"num_users": evaluation.get("num_users", 200)}})
+def test_hits_of_few_users_or_of_others_say_nothing(root: Root, num_users: int, kind: str, reason: str) -> None:
+    run = make_release(root, "tonight")
+    evaluated = EvaluateStep(metrics={"hit_at_10": 0.01}, num_users=num_users)
+    run.record_steps(evaluated, SettleStep(kind=kind))
     judged = judge(run)
     assert judged["passes"]
     assert verdicts(judged, "hit@10 on all") == [f"not checked: {reason}"]
@@ -196,12 +184,6 @@ def turn(share: float) -> Any:
     return change
 
 
-def same_space(root: Root, release: str, space_id: str) -> None:
-    """Say that the export of a release is of a space."""
-    path = root.export(release) / "manifest.json"
-    write_json(path, read_json(path) | {"space_id": space_id})
-
-
 @pytest.mark.parametrize(
     ("share", "held_by"), [(0.0, []), (0.05, ["cosine_p1"]), (0.6, ["cosine_p1", "cosine_median"])]
 )
@@ -211,9 +193,9 @@ def test_vectors_that_moved_without_a_reason(root: Root, share: float, held_by: 
     assert judge(run, cosine_median=-1)["held_by"] == held_by[:1]
 
 
-def test_another_space_is_told_and_held_back(root: Root) -> None:
-    run = make_release(root, "tonight", turn(1.0))
-    same_space(root, "tonight", "another")
+def test_another_space_is_held_back(root: Root) -> None:
+    run, path = make_release(root, "tonight", turn(1.0)), root.export("tonight") / "manifest.json"
+    write_json(path, read_json(path) | {"space_id": "another"})
     judged = judge(run)
     assert verdicts(judged, "cosine", "the median of") == ["not checked: the spaces differ"] * 2
     assert judged["held_by"] == ["space"]
@@ -229,12 +211,6 @@ def test_the_registry_alone_knows_that_the_spaces_differ(tmp_path: Path) -> None
         assert judge_release(case)["held_by"] == held_by
     first = judge_release(open_case(run, GateConfig(), None, {}, open_window(100)))
     assert (first["verdict"], first["passes"]) == ("first", True)
-
-
-def test_a_champion_that_came_while_the_first_night_ran(root: Root) -> None:
-    run = make_release(root, "tonight")
-    run.update(champion=None)
-    assert open_case(run, GateConfig(), "before", {}, open_window(1)).has_changed
 
 
 def test_only_users_whose_tokens_did_not_change_count(root: Root) -> None:
@@ -285,9 +261,11 @@ def test_a_day_that_is_missing(root: Root) -> None:
     assert judge(run, days=days, missing_days=1)["passes"]
 
 
-def test_a_champion_that_was_rolled_back_meanwhile(root: Root) -> None:
-    judged = judge(make_release(root, "tonight"), has_changed=True)
-    assert judged["held_by"] == ["champion"]
+def test_a_champion_that_changed_meanwhile(root: Root) -> None:
+    run = make_release(root, "tonight")
+    run.update(champion=None)
+    assert open_case(run, GateConfig(), "before", {}, open_window(1)).has_changed
+    assert judge(run, has_changed=True)["held_by"] == ["champion"]
 
 
 def open_window(*events: int) -> Window:
