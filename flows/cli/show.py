@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from surf2vec.tasks.root.wording import format_bytes, format_count, format_duration, format_key, format_value
+from surf2vec.tasks.root.wording import format_count, format_duration, format_key, format_value
 
 console = Console(markup=False, emoji=False, highlight=False)
 PLAIN: dict[str, Any] = {"box": None, "pad_edge": False}
@@ -26,7 +26,8 @@ def show_table(columns: Iterable[str], rows: Iterable[Iterable[str]], **style: A
 
 def show_run(result: dict[str, Any]) -> None:
     if "dry_run" in result:
-        show_dry_run(result)
+        print("nothing was written; a night would do this")
+        show_result(result)
         return
     values = {name: ", ".join(filter(None, texts)) for name, texts in result["facts"].items()}
     places = {"tracking": "tracking_uri", "vectors": "export_dir", "report": "report"}
@@ -35,35 +36,6 @@ def show_run(result: dict[str, Any]) -> None:
     show_funnel(result["funnel"], result["notes"])
     if result["gate"]["verdict"] != "first":
         show_gate(result["gate"], values["Gate"])
-
-
-def show_dry_run(result: dict[str, Any]) -> None:
-    """Print what a night would do."""
-    new, kind = result["sources"]["new"], result["kind"]
-    shown = ", ".join(new[:3]) + (", ..." if len(new) > 3 else "")
-    values = {
-        "sources": f"{len(new):,} new{f' ({shown})' if new else ''}, {result['sources']['known']:,} known",
-        "events": f"{result['events']:,}, {result['rejected']:,} lines rejected",
-        "night": result["message"] if kind == "none" else f"{kind}: {result['message']}",
-    }
-    if predicted := result.get("predicted"):
-        spent = predicted["seconds"]
-        for name in ("users", "items"):
-            values[name] = f"{result[name]:,}, before {format_count(result[f'{name}_before'])}"
-        values["users"] += f"; trained {format_count(result['changed_users'])}, new {format_count(result['new_users'])}"
-        values["seconds"] = ", ".join(f"{name} {format_duration(spent[name])}" for name in spent)
-        values["memory"] = f"{format_bytes(predicted['peak_bytes'])} of {format_bytes(predicted['budget_bytes'])}"
-        values["disk"] = ", ".join(f"{name} {format_bytes(value)}" for name, value in predicted["disk_bytes"].items())
-        values["gate"] = (
-            f"at risk: {', '.join(result['gate']['at_risk']) or 'nothing that is known before the training'}"
-        )
-    show_table(("", ""), values.items(), title="nothing was written; a night would do this", show_header=False)
-    if predicted:
-        rows = [[row[name] for name in ("rule", "tonight", "limit", "verdict")] for row in result["gate"]["table"]]
-        known = [row for row in rows if row[1]]
-        if known:
-            show_table(("rule", ">tonight", ">limit", "verdict"), known, title="the gate's rules that are known before")
-        console.print(f"not known before the training: {', '.join(result['gate']['unknown'])}", soft_wrap=True)
 
 
 def show_gate(gate: dict[str, Any], verdict: str) -> None:
@@ -121,24 +93,11 @@ def show_settings(result: dict[str, Any]) -> None:
             show_table(("<setting", "default", "values", "what it does"), rows, title=title)
 
 
-def show_plan(result: dict[str, Any]) -> None:
-    print(*result["reasons"], sep="\n")
-
-
-def show_tuned(result: dict[str, Any]) -> None:
-    best, shares = result["best_trials"], result["importances"]
-    columns = (">trial", *(f">{row['trial']}" for row in best), ">importance" if shares else ">")
-    rows = (
-        (name, *(f"{row[name]:.4g}" for row in best), f"{shares[name]:.0%}" if name in shares else "")
-        for name in list(best[0])[1:]
-    )
-    show_table(columns, rows, title=f"the best of {result['trials']} trials on the sample; trial 1 is what was given")
-    print(f"{result['verdict']}\nwritten to {result['out']}: give it to `surf2vec run` with --config")
-
-
 def show_result(result: dict[str, Any], indent: str = "") -> None:
     """Print any result: first its lists, a line for each element, and the results in it; then its values."""
-    values = {name: format_value(name, value) for name, value in result.items() if not isinstance(value, dict | list)}
+    values = {
+        name: format_value(name, value) for name, value in result.items() if not isinstance(value, dict | list | tuple)
+    }
     for name, value in result.items():
         if not value or name in values:
             continue
@@ -147,7 +106,7 @@ def show_result(result: dict[str, Any], indent: str = "") -> None:
             show_result(value, f"{indent}  ")
         elif not isinstance(value[0], dict):
             print(*(f"{indent}  {one}" for one in value), sep="\n")
-        elif any(isinstance(one, dict | list) for one in value[0].values()) or len(set(map(tuple, value))) > 1:
+        elif any(isinstance(one, dict | list | tuple) for one in value[0].values()) or len(set(map(tuple, value))) > 1:
             for one in value:
                 show_result(one, f"{indent}  ")
         else:
@@ -158,8 +117,9 @@ def show_result(result: dict[str, Any], indent: str = "") -> None:
 
 
 def show_records(records: list[dict[str, Any]], indent: str) -> None:
-    """Print records with the same names in aligned columns, without names."""
-    rows = [[format_value(name, value) for name, value in record.items()] for record in records]
+    """Print records of the same names as aligned columns with a heading."""
+    rows = [list(map(format_key, records[0]))]
+    rows += [[format_value(name, value) for name, value in record.items()] for record in records]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print(indent + "  ".join(map(str.ljust, row, widths)).rstrip())

@@ -27,7 +27,7 @@ from surf2vec.tasks.registry.faults import is_served
 from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.report.measured import describe_sharing, list_caveats, list_loads, list_measured
 from surf2vec.tasks.report.report import write_report
-from surf2vec.tasks.report.tables import describe_gate, list_notes
+from surf2vec.tasks.report.tables import describe_gate, list_losses, list_notes
 from surf2vec.tasks.root import records
 from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.root.identity import registry_uri
@@ -68,11 +68,6 @@ def open_run(night: NightContext, ingested: dict[str, Any], logs: list[str]) -> 
         run = _find_or_plan(night, logs, on_event)
         on_event("log", {"message": announce_run(run.record())})
         run.step(records.IngestStep, "", lambda: ingested)
-    counts = {"lines": ingested["lines"], "events": ingested["events"]}
-    for key in ("left_out", "rejected"):
-        counts |= {f"{key}: {reason}": count for reason, count in ingested[key].items()}
-    rows = [{"what": what, "number": f"{count:,}"} for what, count in counts.items()]
-    night.reporter.add_table(night.config.publish, "sources", rows, "From lines to events")
     return run
 
 
@@ -119,10 +114,10 @@ def build_corpus(night: NightContext, run: Run) -> None:
     with night.reporter.step("corpus") as on_event, open_fan_out(config.resources, root) as fan_out:
         record = run.record()
         request, work = night.corpus_request(record), (config.host_bytes, config.threads, on_event, fan_out)
-        result = run.step(records.CorpusStep, record.window_id, lambda: corpus_task.build_corpus(root, request, *work))
-    funnel = [{"stage": stage, "number": f"{number:,}"} for stage, number in result.funnel]
-    notes = " ".join(["From events to tokens.", *list_notes(run.record())])
-    night.reporter.add_table(night.config.publish, "funnel", funnel, notes)
+        run.step(records.CorpusStep, record.window_id, lambda: corpus_task.build_corpus(root, request, *work))
+    ended = run.record()
+    notes = " ".join(["From lines to tokens.", *list_notes(ended)])
+    night.reporter.add_table(night.config.publish, "funnel", list_losses(ended), notes)
 
 
 def find_unchanged_base(night: NightContext, run: Run) -> Run | None:

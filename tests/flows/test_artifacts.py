@@ -34,7 +34,7 @@ def test_a_command_where_a_server_is_named_leaves_artifacts_and_finished_steps(t
         artifacts = {str(one.key).removeprefix("surf2vec-users-"): one for one in client.read_artifacts()}
         tasks = {run.name.rsplit("-", 1)[0]: run for run in client.read_task_runs()}
         [flow_run] = client.read_flow_runs()
-    assert {"sources", "funnel", "training", "quality", "gate", "night"} <= set(artifacts)
+    assert {"funnel", "training", "quality", "gate", "night"} <= set(artifacts)
     assert flow_run.name == f"2026-01-02 · full · {result['run_id'][:6]}"
     told = str(artifacts["night"].data)
     assert told.startswith(f"# {flow_run.name}")

@@ -204,8 +204,8 @@ def test_ids_and_pages_are_shown_with_their_control_characters_escaped(capsys: p
     print_event("log", {"message": f"{ODD}\nerror: forged"})
     out, err = capsys.readouterr()
     assert out.splitlines() == [
-        "items", f"  0.5  {SHOWN}", "seen", f"  {SHOWN}", "corpus", "  rows  1,234", f"  item  {SHOWN}",
-        "releases", "  pages", f"    0.5  {SHOWN}", "  bytes  2.0 kB",
+        "items", "  score  url", f"  0.5    {SHOWN}", "seen", f"  {SHOWN}", "corpus", "  rows  1,234", f"  item  {SHOWN}",
+        "releases", "  pages", "    score  url", f"    0.5    {SHOWN}", "  bytes  2.0 kB",
     ]  # fmt: skip
     assert rf"{SHOWN}\nerror: forged" in err.replace("\n", "")
     assert not any(char in out + err for char in "\x1b\x07\u202e")

@@ -117,8 +117,8 @@ def test_the_next_night_does_what_was_said(night: NightContext, capsys: pytest.C
     assert held_exit_code(told) == 0
     show_run(json.loads(json.dumps(told)))
     printed = capsys.readouterr().out
-    assert "at risk: newest_day_events" in printed
-    assert "not known before the training: hit_at_10" in printed
+    assert "at risk\n    newest_day_events\n" in printed
+    assert "unknown\n    hit_at_10\n" in printed
     full = dry_run(replace(night, is_full=True), logs, ignore_event)
     assert (full["kind"], full["full_because"]) == ("full", "--full was given")
     assert full["predicted"]["seconds"]["others"] > 0  # those of the night before
