@@ -38,7 +38,7 @@ from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest
 from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.system.files import digest_file, read_json, remove_folder, verify_once
 
-Place = dict[str, Any]
+Searched = dict[str, Any]
 """place, rows: the number searched, found: how many of them belong to a user to forget."""
 
 
@@ -143,7 +143,7 @@ def remove_releases(copies: Copies, on_event: OnEvent) -> list[str]:
     return removed
 
 
-def search_everywhere(copies: Copies) -> tuple[list[Place], list[Place]]:
+def search_everywhere(copies: Copies) -> tuple[list[Searched], list[Searched]]:
     """Returns every place of this root, and the copies in the registry that it may not remove.
 
     Those copies have `used_by`, the versions that others made of them, and `is_here`, whether they could be searched. One row
@@ -158,7 +158,7 @@ def search_everywhere(copies: Copies) -> tuple[list[Place], list[Place]]:
     places += _search_store(root)
     others = []
     for copy, found, rows in copies.search(copies.copies):
-        place: Place = {"place": f"registry: {copy.location}", "rows": rows or 0, "found": found}
+        place: Searched = {"place": f"registry: {copy.location}", "rows": rows or 0, "found": found}
         if copy.model_id in copies.kept:
             others.append(place | {"used_by": copies.kept[copy.model_id], "is_here": rows is not None})
         else:
@@ -167,7 +167,7 @@ def search_everywhere(copies: Copies) -> tuple[list[Place], list[Place]]:
     return [*places, _search_files(root, "mlartifacts", wanted, folders)], others
 
 
-def _search_files(root: Root, name: str, wanted: UserSet, skipped: Sequence[Path] = ()) -> Place:
+def _search_files(root: Root, name: str, wanted: UserSet, skipped: Sequence[Path] = ()) -> Searched:
     """Search all Parquet files with user ids under a folder, including hidden files and leftovers, except those in `skipped`."""
     rows = found = 0
     for path in sorted((root.path / name).rglob("*.parquet")):
@@ -186,7 +186,7 @@ def _search_files(root: Root, name: str, wanted: UserSet, skipped: Sequence[Path
     return {"place": name, "rows": rows, "found": found}
 
 
-def _search_index(folder: Path) -> Place:
+def _search_index(folder: Path) -> Searched:
     """Returns the rows of an index, and how many it has beyond the vectors of its export."""
     release = open_folder(folder)
     name = release.manifest["index"]["file"]
@@ -195,7 +195,7 @@ def _search_index(folder: Path) -> Place:
     return {"place": f"export/{folder.name}/{name}", "rows": index.ntotal, "found": abs(surplus)}
 
 
-def _search_store(root: Root) -> Iterator[Place]:
+def _search_store(root: Root) -> Iterator[Searched]:
     """Yield the rows of each generation, and how many it has beyond its corpus, which was searched by name."""
     if not current_generation(root):
         return

@@ -29,10 +29,9 @@ from surf2vec.trainer.store.tokens import Corpus, open_corpus
 from surf2vec.trainer.system.files import verify_all
 
 NUM_ITEMS = 10
-RunRecord = dict[str, Any]
 
 
-def explain_user(root: Root, publish: PublishConfig, user_id: str) -> RunRecord:
+def explain_user(root: Root, publish: PublishConfig, user_id: str) -> dict[str, Any]:
     """Returns `{"micro_partition", "forgotten_on", "events", "corpus", "releases", "movement"}`. user_id: as the root stores it.
 
     events: count, first, last, by day. corpus: the newest one, null if the user is not in it: window_id, row, tokens, the
@@ -67,7 +66,7 @@ def explain_user(root: Root, publish: PublishConfig, user_id: str) -> RunRecord:
     }
 
 
-def _find_events(root: Root, catalog: Catalog, user_id: str, partition: int) -> RunRecord:
+def _find_events(root: Root, catalog: Catalog, user_id: str, partition: int) -> dict[str, Any]:
     """Events of the user: how many, the first and the last, and how many a day."""
     days: Counter[str] = Counter()
     times: list[datetime] = []
@@ -104,7 +103,7 @@ def _read_times(path: Path, partition: int, user_id: str) -> pa.ChunkedArray:
     return table["ts"].slice(rows[0], len(rows)) if rows else table["ts"].slice(0, 0)
 
 
-def _find_in_corpus(root: Root, user_id: str) -> RunRecord | None:
+def _find_in_corpus(root: Root, user_id: str) -> dict[str, Any] | None:
     try:
         corpus = open_corpus(root.corpus(newest_corpus(root)))
     except InputError:  # the root has no corpus
@@ -134,7 +133,7 @@ def _find_urls(corpus: Corpus, items: list[int]) -> dict[int, str]:
     return dict(zip(named["item_ix"].to_pylist(), named["url"].to_pylist(), strict=True))
 
 
-def _weigh_pages(root: Root, manifest: dict[str, Any], user_id: str) -> list[RunRecord]:
+def _weigh_pages(root: Root, manifest: dict[str, Any], user_id: str) -> list[dict[str, Any]]:
     """Returns the last pages of a user, newest first, each with its weight in the trail of a release.
 
     No pages if the release has no trail, or its corpus was removed.
@@ -155,7 +154,7 @@ def _weigh_pages(root: Root, manifest: dict[str, Any], user_id: str) -> list[Run
     ]
 
 
-def _find_releases(root: Root, publish: PublishConfig, user_id: str) -> list[RunRecord]:
+def _find_releases(root: Root, publish: PublishConfig, user_id: str) -> list[dict[str, Any]]:
     """Returns the releases in the root that have the user, in the order of their registration, each with its "vector"."""
     registered = read_registry(root, publish)
     found = []

@@ -47,7 +47,9 @@ class ReleaseReader:
         self.names = list(manifest["user_files"])
         # Row r of the index is row r - first[i] of part i: the index has the parts in order.
         self.first = list(accumulate((about["rows"] for about in manifest["user_files"].values()), initial=0))
-        self.part: Callable[[int], Part] = lru_cache(MAX_OPEN_PARTS)(lambda number: Part(self, self.names[number]))
+        self.part: Callable[[int], UserFile] = lru_cache(MAX_OPEN_PARTS)(
+            lambda number: UserFile(self, self.names[number])
+        )
         self.ids: Callable[[int, int], pa.Array] = lru_cache(MAX_KEPT_GROUPS)(
             lambda number, group: self.part(number).read([group], ["user_id"])[group]["user_id"]
         )
@@ -218,7 +220,7 @@ class ReleaseReader:
         return table["url"].to_pylist(), decode_vectors(table)
 
 
-class Part:
+class UserFile:
     """One Parquet file of user vectors: its footer, and which ids and rows each row group has."""
 
     def __init__(self, release: ReleaseReader, name: str) -> None:
