@@ -50,7 +50,7 @@ def estimate_bytes(num_users: int, num_items: int, vector_size: int, dtype: str,
 
 def check_disk(
     folder: Path, corpus: dict[str, Any], vector_size: int, dtype: str, index_bytes: int, num_tables: int
-) -> None:  # fmt: skip
+) -> None:
     """Raise ResourceError if the export will not fit on the disk."""
     needed = index_bytes + estimate_bytes(corpus["num_users"], corpus["num_items"], vector_size, dtype, num_tables)
     free = shutil.disk_usage(folder).free

@@ -55,9 +55,7 @@ def encode_rows(names: pa.Table, vectors: NDArray[np.float32], dtype: str) -> pa
     return names
 
 
-def write_rows(
-    path: Path, tables: Iterable[pa.Table], group_rows: int, token: Mapping[str, str] | None = None
-) -> None:  # fmt: skip
+def write_rows(path: Path, tables: Iterable[pa.Table], group_rows: int, token: Mapping[str, str] | None = None) -> None:
     """Write rows as Parquet with `group_rows` rows per group, durably. The same rows give the same bytes.
 
     token: the pairing token, for the metadata of the file.

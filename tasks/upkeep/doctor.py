@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -29,8 +30,6 @@ from surf2vec.trainer.store.upkeep import examine_store
 from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, read_json, verify_file
 
 Level = Literal["ok", "warning", "damage"]
-Problems = Iterator[tuple[str, str]]
-"""Place and message of each damage."""
 EVENTS_BYTES, EVENTS_THREADS = 400_000_000, 2  # of DuckDB, for one events file at a time; beyond, it spills to disk
 EVENTS_CHECKS = {  # columns of sql/checks/event_faults.sql
     "incomplete_events": "without a value",
@@ -52,6 +51,9 @@ class Diagnosis:
     message: str
 
 
+damage = partial(Diagnosis, "damage")
+
+
 def examine(root: Root) -> list[Diagnosis]:
     """Returns all findings of a root, in the order of the data flow."""
     found = [*_examine_events(root)]
@@ -62,8 +64,7 @@ def examine(root: Root) -> list[Diagnosis]:
     for folder in list_folders(root.path / "export"):
         found += _conclude(folder, _examine_export(folder), _find_way_out(root, folder))
     if root.database.exists():  # otherwise the root publishes elsewhere, or has published nothing
-        damage = [Diagnosis("damage", *problem) for problem in _examine_registry(root)]
-        found += damage or [Diagnosis("ok", root.tracking_uri, "the root's own registry")]
+        found += list(_examine_registry(root)) or [Diagnosis("ok", root.tracking_uri, "the root's own registry")]
     for folder in list_folders(root.path / "runs"):
         found += _conclude(folder, _examine_record(folder))
     leftovers = {path for path in root.path.rglob(f"*{TEMPORARY_SUFFIX}") if path != root.temporary}
@@ -77,18 +78,18 @@ def _examine_events(root: Root) -> Iterator[Diagnosis]:
         catalog = read_json(root.sources)
         sources, partitions = catalog["sources"], catalog["partitions"]
     except (DamageError, KeyError, TypeError) as error:
-        yield Diagnosis("damage", place, f"cannot be used ({error}); {way_out}")
+        yield damage(place, f"cannot be used ({error}); {way_out}")
         return
     named: set[Path] = set()
     with TemporaryDirectory() as spill, connect(EVENTS_BYTES, Path(spill), EVENTS_THREADS) as con:
         for source in sources:
             files = {root.path / name: about for name, about in source["files"].items()}
             named |= set(files)
-            for path, text in list(_find_altered(files)) or list(_find_broken(con, files, partitions)):
-                fix = f"remove {path}, if it is there, and ingest the log {source['name']} again"
-                yield Diagnosis("damage", path, f"{text}; {fix}")
+            for one in list(_find_altered(files)) or list(_find_broken(con, files, partitions)):
+                fix = f"remove {one.place}, if it is there, and ingest the log {source['name']} again"
+                yield replace(one, message=f"{one.message}; {fix}")
             if sum(about["rows"] for about in files.values()) != source["events"]:
-                yield Diagnosis("damage", place, f"{source['name']}: events and rows of files differ; {way_out}")
+                yield damage(place, f"{source['name']}: events and rows of files differ; {way_out}")
     yield Diagnosis("ok", str(root.events), f"{len(sources)} sources in {len(named)} files")
     yield from _warn(set(root.events.rglob("*.parquet")) - named, "events files that no source names")
 
@@ -99,7 +100,7 @@ def _conclude(folder: Path, findings: Iterator[Diagnosis], way_out: str = "") ->
     try:
         found.extend(findings)
     except (DamageError, KeyError, TypeError, ValueError, OSError) as error:
-        found.append(Diagnosis("damage", str(folder), str(error)))
+        found.append(damage(str(folder), str(error)))
     is_damaged = any(one.level == "damage" for one in found)
     for one in found:
         if one.level == "damage" and way_out:
@@ -113,8 +114,7 @@ def _examine_corpus(folder: Path) -> Iterator[Diagnosis]:
     corpora = [Corpus(folder, manifest), *([open_corpus(folder / CHANGED)] if "num_changed" in manifest else [])]
     files = {one.folder / name: about for one in corpora for name, about in one.manifest["files"].items()}
     altered = list(_find_altered(files))
-    yield from (Diagnosis("damage", *problem) for problem in altered)
-    yield from (Diagnosis("damage", str(folder), text) for text in (() if altered else find_misfits(*corpora)))
+    yield from altered or (damage(str(folder), text) for text in find_misfits(*corpora))
     yield Diagnosis("ok", str(folder), f"{manifest['num_users']:,} users, {manifest['num_tokens']:,} tokens")
     known = {*files, *(one.folder / "manifest.json" for one in corpora)}
     extra = {path for path in folder.rglob("*") if path.is_file()} - known
@@ -123,8 +123,7 @@ def _examine_corpus(folder: Path) -> Iterator[Diagnosis]:
 
 def _examine_export(folder: Path) -> Iterator[Diagnosis]:
     manifest = read_json(folder / "manifest.json")
-    for problem in _find_altered({folder / name: about for name, about in list_files(manifest).items()}):
-        yield Diagnosis("damage", *problem)
+    yield from _find_altered({folder / name: about for name, about in list_files(manifest).items()})
     summary = f"release of {manifest['num_users']:,} users and {manifest['num_items']:,} items"
     yield Diagnosis("ok", str(folder), summary)
 
@@ -148,48 +147,44 @@ def _find_way_out(root: Root, export_dir: Path) -> str:
     return f"remove {export_dir}, then `surf2vec pull {name} --out {export_dir} --root {root.path}{place}`"
 
 
-def _examine_registry(root: Root) -> Problems:
+def _examine_registry(root: Root) -> Iterator[Diagnosis]:
     """Yield the damage in the root's own registry: in its database, and in the copies that versions serve from."""
+    place = str(root.database)
     try:
         with closing(sqlite3.connect(f"{root.database.as_uri()}?mode=ro", uri=True)) as database:
             found = str(database.execute("pragma integrity_check(1)").fetchone()[0]).splitlines()[0]
     except sqlite3.DatabaseError as error:
         found = str(error)
     if found != "ok":
-        way_out = (
-            "restore a backup of it, or move it away and run with --full: a release is then version 1 of a new one"
-        )
-        yield str(root.database), f"the registry's database is damaged ({found}): {way_out}"
+        way_out = "restore a backup of it, or move it away and run with --full, which registers a release in a new one"
+        yield damage(place, f"the registry's database is damaged ({found}): {way_out}")
         return
     try:
         for copy in list_versions(root.tracking_uri):
-            for fault in find_faults(copy.folder, copy.tags):
-                yield (
-                    copy.place,
-                    f"{fault}; repeat the `surf2vec run` that made release {copy.tags['release']}: it repairs the copy",
-                )
+            way_out = f"repeat the `surf2vec run` that made release {copy.tags.get('release')}: it repairs the copy"
+            yield from (damage(copy.place, f"{fault}; {way_out}") for fault in find_faults(copy.folder, copy.tags))
     except SurfError as error:
-        yield str(root.database), str(error)
+        yield damage(place, str(error))
 
 
-def _find_altered(files: dict[Path, dict[str, Any]]) -> Problems:
+def _find_altered(files: dict[Path, dict[str, Any]]) -> Iterator[Diagnosis]:
     """Yield each file that does not match its manifest."""
     for path, about in files.items():
         try:
             verify_file(path, about)
         except DamageError as error:
-            yield str(path), str(error)
+            yield damage(str(path), str(error))
 
 
-def _find_broken(con: duckdb.DuckDBPyConnection, files: dict[Path, dict[str, Any]], partitions: int) -> Problems:
+def _find_broken(con: duckdb.DuckDBPyConnection, files: dict[Path, dict[str, Any]], parts: int) -> Iterator[Diagnosis]:
     """Yield each events file whose checksum is right, but whose number of rows is wrong or whose events break a rule."""
     for path, about in files.items():
         if (rows := pq.read_metadata(path).num_rows) != about["rows"]:
-            yield str(path), f"{path} has {rows:,} rows where its manifest says {about['rows']:,}"
-        [faults] = fetch_rows(con, "checks/event_faults", {"files": [glob.escape(str(path))], "partitions": partitions})
+            yield damage(str(path), f"{path} has {rows:,} rows where its manifest says {about['rows']:,}")
+        [faults] = fetch_rows(con, "checks/event_faults", {"files": [glob.escape(str(path))], "partitions": parts})
         for check, fault in EVENTS_CHECKS.items():
             if faults[check]:
-                yield str(path), f"{path} has {format_counted(faults[check], 'event')} {fault} ({check})"
+                yield damage(str(path), f"{path} has {format_counted(faults[check], 'event')} {fault} ({check})")
 
 
 def _warn(paths: set[Path], what: str) -> Iterator[Diagnosis]:

@@ -72,7 +72,7 @@ READERS: dict[str, tuple[str, Callable[[Path, Path, Root], Any]]] = {
     "served copy, items": ("item", lambda folder, tmp_path, root: ask(load(folder), ["user-7"], items=3)),
     "served by reference": ("item", lambda folder, tmp_path, root: ask(load(folder, "reference"), ["user-7"], items=3)),
     "push": ("item", push),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -12,8 +12,9 @@ from surf2vec.trainer.kernels.trail import trail_vectors
 from surf2vec.trainer.model.rows import Rows, TrailItems
 
 MANIFEST = {
-    "release": "r1", "trail": {"columns": [1, 3], "lags": [4.0, 3.0], "bias": [0.0, 0.5], "weight": 0.5},
-}  # fmt: skip
+    "release": "r1",
+    "trail": {"columns": [1, 3], "lags": [4.0, 3.0], "bias": [0.0, 0.5], "weight": 0.5},
+}
 SUMS = TrailSums.of_release(MANIFEST, ["/a", "/b"], np.array([[1, 0], [10, 2]], np.float32))
 
 
