@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from functools import wraps
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,7 @@ def copied_databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         return
     made, make = tmp_path_factory.mktemp("mlflow") / "mlflow.db", module._make_database
 
+    @wraps(make)
     def copy(path: Path) -> None:
         if not made.exists():
             make(made)

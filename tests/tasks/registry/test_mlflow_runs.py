@@ -92,7 +92,14 @@ def test_the_cause_is_named_and_not_where_sqlalchemy_met_it(tmp_path: Path) -> N
         raise mlflow_runs.MlflowException(text)
 
 
+@pytest.fixture
+def real_databases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No copies of a made database (tests/conftest.py)."""
+    monkeypatch.setattr(mlflow_runs, "_make_database", mlflow_runs._make_database.__wrapped__)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("real_databases")
 def test_a_kill_while_the_database_is_made_leaves_nothing(tmp_path: Path) -> None:
     """MLflow makes its tables one by one. A child that dies amid them leaves no mlflow.db; the next call removes the rest."""
     child = f"""
@@ -117,6 +124,7 @@ tracking.list_models("sqlite:///{tmp_path}/mlflow.db")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".mlflow.db.lock", "mlflow.db"]
 
 
+@pytest.mark.usefixtures("real_databases")
 def test_a_database_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two commands that find none at the same moment: neither replaces the one that the other already uses."""
     uri, make = f"sqlite:///{tmp_path}/mlflow.db", mlflow_runs.MlflowClient
