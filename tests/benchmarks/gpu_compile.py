@@ -48,32 +48,31 @@ PROGRAMS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
 TYPES = (
     dict.fromkeys(("users", "user_squares", "outputs", "output_squares", "alphas", "corrections"), "*fp32")
     | dict.fromkeys(("inputs", "input_squares", "lags", "lag_squares", "l2s"), "*fp32")
-    | dict.fromkeys(("tokens", "kept", "num_kept", "aliases", "coming", "num_coming", "targets", "num_targets"), "*i32")
+    | dict.fromkeys(("tokens", "targets", "num_targets", "aliases", "coming", "num_coming"), "*i32")
     | dict.fromkeys(("starts", "ends", "keys", "order", "thresholds", "streams"), "*i64")
     | dict.fromkeys(("recency_rate", "l2", "item_l2", "handicap"), "fp32")
     | {"num_items": "i32"}
 )
+UNUSED = {False: ("inputs", "input_squares", "lags", "lag_squares", "l2s"), True: ("users", "user_squares")}
+"""Arguments that are None, of the interest and of the trail."""
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 OPCODE = r"(?:@!?U?P\w+ )?"
 
 
 def compile_program(config: TrainConfig, target: int, warps: int) -> Any:
     """The training program of these settings, compiled as `gpu.launch` would have it for this target."""
-    constants: dict[str, Any] = {"D": config.vector_size, "HAS_WIDE_ATOMICS": target >= gpu.WIDE_ATOMICS}
-    if config.trail_size:
-        kernel = gpu.train_trail_stream
-        constants |= {"K": config.trail_negative, "W": config.trail_window, "PRECISION": gpu.PRECISION}
-    else:
-        kernel = gpu.train_stream
-        constants |= {"K": config.negative, "M": config.tile_users, "NUM_FREE": config.num_free} | {
-            "PRECISION": gpu.PRECISION,
-            "IS_ADAGRAD": config.optimizer == "adagrad",
-            "IS_FROZEN": False,
-        }
+    is_trail = config.trail_size > 0
+    constants: dict[str, Any] = dict.fromkeys(UNUSED[is_trail]) | {
+        "D": config.vector_size, "K": config.trail_negative if is_trail else config.negative,
+        "M": TRAIL_TILE_USERS if is_trail else config.tile_users, "W": config.trail_window,
+        "NUM_FREE": config.trail_size or config.num_free, "IS_TRAIL": is_trail,
+        "IS_ADAGRAD": is_trail or config.optimizer == "adagrad", "IS_FROZEN": False,
+        "HAS_WIDE_ATOMICS": target >= gpu.WIDE_ATOMICS, "PRECISION": gpu.PRECISION,
+    }  # fmt: skip
     types = TYPES | dict.fromkeys(constants, "constexpr")
-    signature = {name: types[name] for name in kernel.arg_names}
+    signature = {name: types[name] for name in gpu.train_stream.arg_names}
     aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind.startswith("*")}
-    source = ASTSource(kernel, signature, constexprs=constants, attrs=aligned)
+    source = ASTSource(gpu.train_stream, signature, constexprs=constants, attrs=aligned)
     return triton.compile(source, target=GPUTarget("cuda", target, 32), options={"num_warps": warps})
 
 
@@ -102,7 +101,7 @@ def measure(config: TrainConfig, target: int, warps: int) -> dict[str, Any]:
 
 def used_warps(config: TrainConfig, target: int) -> int:
     """The warps that a launch takes."""
-    return gpu.trail_warps(config, target) if config.trail_size else gpu.num_warps(config, target)
+    return gpu.num_warps(config, target, config.trail_size > 0)
 
 
 def longest_loop(code: str, repeats: int = 1) -> list[str]:

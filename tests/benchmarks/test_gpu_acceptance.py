@@ -193,7 +193,7 @@ def test_a_line_is_in_the_file_at_once(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_it_needs_only_what_the_machine_has() -> None:
     """From a clone, without the project or what it installs: torch, triton, numpy, numba, pyarrow and pytest."""
-    files = "test_gpu test_gpu_tiles test_gpu_trail"
+    files = "test_gpu test_gpu_trail"
     code = f"""
 import importlib, sys
 class Absent:

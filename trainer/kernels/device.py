@@ -53,13 +53,13 @@ def copy_back(copied: DeviceRecord, record: Any) -> None:
 class Scratch:
     """Temporary arrays of a pass, for at least its users and tokens.
 
-    keys int64[N]; kept int32[T]: the kept positions of each history, from the start of its tokens on; num_kept int32[M];
-    coming int32[M]: of each stream the places of users with kept tokens, from the stream's start on; num_coming int32[S].
+    keys int64[N]; targets int32[T]: of each history, from the start of its tokens on: twice a position, plus 1 if backward;
+    num_targets int32[M]; coming int32[M]: the places of each stream's users with targets, from its start on; num_coming int32[S].
     """
 
     keys: torch.Tensor
-    kept: torch.Tensor
-    num_kept: torch.Tensor
+    targets: torch.Tensor
+    num_targets: torch.Tensor
     coming: torch.Tensor
     num_coming: torch.Tensor
 

@@ -13,6 +13,7 @@ tokens, 8 D / T. The alias table and corrections are 32-byte sectors, which most
 """
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,21 +22,16 @@ import triton
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, ResourceError
 from surf2vec.trainer.kernels.device import DeviceRecord, Scratch, copy_back, make_scratch, on_device
-from surf2vec.trainer.kernels.programs import keep_tokens, round_user
-from surf2vec.trainer.kernels.signature import Pass, backward_of, trail_numbers
-from surf2vec.trainer.kernels.tile_program import list_users, train_stream
-from surf2vec.trainer.kernels.trail_program import list_targets, score_trail_token, train_trail_stream
+from surf2vec.trainer.kernels.programs import list_targets, list_users, round_user, score_trail_token
+from surf2vec.trainer.kernels.signature import TRAIL_TILE_USERS, Pass, backward_of, trail_values
+from surf2vec.trainer.kernels.tile_program import train_stream
 from surf2vec.trainer.model.objectives import TrailTables
 from surf2vec.trainer.model.rows import Items, Rows, TrailItems
 
-MAX_TILE_NUMBERS = 16_384
-"""Numbers that a program holds of a tile's users: 8 warps of 32 threads with 64 numbers each."""
-TILE_NUMBERS_PER_THREAD = 16
-TRAIL_NUMBERS_PER_THREAD = 32
-KEEP_CHUNK = 64
-LIST_CHUNK = 128
-TARGETS_CHUNK = 32
-SCORES_CHUNK = 16
+MAX_TILE_VALUES = 16_384
+"""Values that a program holds of a tile's users: 8 warps of 32 threads with 64 values each."""
+TILE_VALUES_PER_THREAD, TRAIL_VALUES_PER_THREAD = 16, 32
+KEEP_CHUNK, TRAIL_CHUNK, LIST_CHUNK, SCORES_CHUNK = 64, 32, 128, 16
 PRECISION = "tf32"
 """Of the factors in a tile's products: 11 bits on tensor cores, and sums of 24 bits. Before sm_80 all have 24."""
 WIDE_ATOMICS = 90
@@ -52,10 +48,10 @@ def check_supported(config: TrainConfig) -> None:
             )
     if config.tile_users == 1:
         raise ConfigError("kernel gpu trains users in tiles: set train.tile_users above 1, or train on the CPU")
-    if tile_numbers(config) > MAX_TILE_NUMBERS:
+    if tile_values(config) > MAX_TILE_VALUES:
         raise ConfigError(
-            f"kernel gpu holds at most {MAX_TILE_NUMBERS:,} numbers of a tile, but train.tile_users {config.tile_users}, "
-            f"train.negative {config.negative} and train.vector_size {config.interest_size} need {tile_numbers(config):,}: "
+            f"kernel gpu holds at most {MAX_TILE_VALUES:,} values of a tile, but train.tile_users {config.tile_users}, "
+            f"train.negative {config.negative} and train.vector_size {config.interest_size} need {tile_values(config):,}: "
             "lower one of them, or train on the CPU"
         )
 
@@ -86,7 +82,7 @@ def train_users(users: Rows, items: Items, work: Pass) -> int:
     launch(rows, outputs, on_device(work, device, streams=work.streams), scratch)
     copy_back(rows, users)
     copy_back(outputs, items.outputs)
-    return int(scratch.num_kept[: len(work.order)].sum())
+    return int(scratch.num_targets[: len(work.order)].sum())
 
 
 def train_trail(trail: TrailItems, work: Pass, tables: TrailTables, backward: float, epoch: int) -> int:
@@ -98,59 +94,65 @@ def train_trail(trail: TrailItems, work: Pass, tables: TrailTables, backward: fl
     )
     launch_trail(device_trail, on_device(work, device, streams=work.streams), scratch, backward, epoch)
     copy_back(device_trail, trail)
-    return int(scratch.num_kept[: len(work.order)].sum())
+    return int(scratch.num_targets[: len(work.order)].sum())
 
 
 def launch(users: DeviceRecord, outputs: DeviceRecord, work: DeviceRecord, scratch: Scratch) -> None:
-    """Start a pass over the users `work.order` on the device, in the current stream, without waiting.
-
-    Subsampling is a separate launch, which writes the kept positions of a history from the start of its tokens on. The
-    inner loop is then without branches.
-    """
-    config, num_users, num_streams = work.config, len(work.order), len(work.streams) - 1
-    if num_users == 0:
-        return
-    keys = _unmixed_keys(work, scratch)
-    keep_tokens[(num_users,)](
-        work.tokens, work.starts, work.ends, keys, work.order, work.sampling.keep, scratch.kept, scratch.num_kept,
-        CHUNK=KEEP_CHUNK, num_warps=1,
-    )  # fmt: skip
-    _list_users(work, scratch)
-    capability = find_capability(outputs.vectors.device)
-    train_stream[(num_streams,)](
-        users.vectors, users.squares, outputs.vectors, outputs.squares,
-        work.tokens, work.starts, work.ends, keys, work.order, work.alphas, scratch.kept, scratch.num_kept,
-        work.streams, scratch.coming, scratch.num_coming,
-        work.sampling.thresholds, work.sampling.aliases, work.sampling.corrections, len(outputs.vectors),
-        1 / work.recency if work.recency else 0.0, float(config.l2), float(config.item_l2), config.handicap,
-        D=outputs.vectors.shape[1], K=config.negative, M=config.tile_users, NUM_FREE=config.num_free,
-        IS_ADAGRAD=config.optimizer == "adagrad", IS_FROZEN=not work.update_items,
-        HAS_WIDE_ATOMICS=capability >= WIDE_ATOMICS, PRECISION=PRECISION, num_warps=num_warps(config, capability),
-    )  # fmt: skip
+    """Start a pass over the users `work.order` on the device, in the current stream, without waiting."""
+    config = work.config
+    rows = (users.vectors, users.squares, outputs.vectors, outputs.squares, None, None, None, None)
+    numbers = (1 / work.recency if work.recency else 0.0, float(config.l2), float(config.item_l2), config.handicap)
+    constants = {
+        "D": outputs.vectors.shape[1], "K": config.negative, "M": config.tile_users, "W": 0, "NUM_FREE": config.num_free,
+        "IS_TRAIL": False, "IS_ADAGRAD": config.optimizer == "adagrad", "IS_FROZEN": not work.update_items,
+    }  # fmt: skip
+    tables = DeviceRecord(**vars(work.sampling), shares=work.sampling.keep, l2s=None)
+    _launch(work, scratch, rows, tables, (0, 0, 1), numbers, constants)
 
 
 def launch_trail(trail: DeviceRecord, work: DeviceRecord, scratch: Scratch, backward: float, epoch: int) -> None:
     """Start the training of the trail on the device, in the current stream, without waiting.
 
-    The scratch arrays of tokens that are kept have the targets; so a pass's users and its trail are trained one after the other.
+    It has the scratch arrays of the interest; so a pass's users and its trail are trained one after the other.
     """
-    config, num_users, num_streams = work.config, len(work.order), len(work.streams) - 1
+    config, every = work.config, min(work.config.trail_every, work.config.epochs)
+    rows = (
+        None,
+        None,
+        *(tensor for one in (trail.outputs, trail.inputs, trail.lags) for tensor in (one.vectors, one.squares)),
+    )
+    constants = {
+        "D": trail.outputs.vectors.shape[1], "K": config.trail_negative, "M": TRAIL_TILE_USERS, "W": config.trail_window,
+        "NUM_FREE": config.trail_size, "IS_TRAIL": True, "IS_ADAGRAD": True, "IS_FROZEN": False,
+    }  # fmt: skip
+    numbers, turn = (0.0, 0.0, 0.0, math.log(config.negative_weight)), (backward_of(backward), epoch % every, every)
+    _launch(work, scratch, rows, trail, turn, numbers, constants)
+
+
+def _launch(
+    work: DeviceRecord, scratch: Scratch, rows: tuple[Any, ...], tables: DeviceRecord, turn: tuple[int, int, int],
+    numbers: tuple[float, ...], constants: dict[str, Any],
+) -> None:  # fmt: skip
+    """List the targets of each user, then the users of each stream that have any, and train them, an inner loop without branches.
+
+    turn: the last three numbers of `list_targets`.
+    """
+    num_users, num_streams, is_trail = len(work.order), len(work.streams) - 1, constants["IS_TRAIL"]
     if num_users == 0:
         return
-    keys, every = _unmixed_keys(work, scratch), min(config.trail_every, config.epochs)
+    keys, capability = _unmixed_keys(work, scratch), find_capability(rows[2].device)
     list_targets[(num_users,)](
-        work.tokens, work.starts, work.ends, work.hashes, keys, work.order, trail.shares, scratch.kept, scratch.num_kept,
-        backward_of(backward), epoch % every, every, CHUNK=TARGETS_CHUNK, num_warps=1,
+        work.tokens, work.starts, work.ends, work.hashes, keys, work.order, tables.shares, scratch.targets, scratch.num_targets,
+        *turn, IS_TRAIL=is_trail, CHUNK=TRAIL_CHUNK if is_trail else KEEP_CHUNK, num_warps=1,
     )  # fmt: skip
-    _list_users(work, scratch)
-    rows = (tensor for one in (trail.outputs, trail.inputs, trail.lags) for tensor in (one.vectors, one.squares))
-    capability = find_capability(trail.lags.vectors.device)
-    train_trail_stream[(num_streams,)](
-        *rows, work.tokens, work.starts, work.ends, keys, work.order, work.alphas,
-        scratch.kept, scratch.num_kept, work.streams, scratch.coming, scratch.num_coming,
-        trail.thresholds, trail.aliases, trail.corrections, trail.l2s, len(trail.aliases), math.log(config.negative_weight),
-        D=trail.outputs.vectors.shape[1], K=config.trail_negative, W=config.trail_window,
-        HAS_WIDE_ATOMICS=capability >= WIDE_ATOMICS, PRECISION=PRECISION, num_warps=trail_warps(config, capability),
+    list_users[(num_streams,)](
+        work.streams, scratch.num_targets, scratch.coming, scratch.num_coming, CHUNK=LIST_CHUNK, num_warps=1
+    )
+    train_stream[(num_streams,)](
+        *rows, work.tokens, work.starts, work.ends, keys, work.order, work.alphas, scratch.targets, scratch.num_targets,
+        work.streams, scratch.coming, scratch.num_coming, tables.thresholds, tables.aliases, tables.corrections, tables.l2s,
+        len(rows[2]), *numbers, **constants, HAS_WIDE_ATOMICS=capability >= WIDE_ATOMICS, PRECISION=PRECISION,
+        num_warps=num_warps(work.config, capability, is_trail),
     )  # fmt: skip
 
 
@@ -179,36 +181,25 @@ def round_users(users: DeviceRecord, halves: torch.Tensor, work: DeviceRecord, s
     )
 
 
-def _list_users(work: DeviceRecord, scratch: Scratch) -> None:
-    """List the users of each stream that have tokens."""
-    list_users[(len(work.streams) - 1,)](
-        work.streams, scratch.num_kept, scratch.coming, scratch.num_coming, CHUNK=LIST_CHUNK, num_warps=1
-    )
-
-
 def _unmixed_keys(work: DeviceRecord, scratch: Scratch) -> torch.Tensor:
     """Return the users' keys of the epoch, int64[N], which each program mixes."""
     key = np.uint64(work.epoch_key).view(np.int64).item()
     return torch.bitwise_xor(work.hashes, key, out=scratch.keys[: len(work.hashes)])
 
 
-def num_warps(config: TrainConfig, capability: int) -> int:
-    """Return the warps of a tile's program: the fewest that keep its numbers in registers, by the table in docs/gpu.md.
+def num_warps(config: TrainConfig, capability: int, is_trail: bool = False) -> int:
+    """Return the warps of a program: the fewest that keep its values in registers, by the table in docs/gpu.md.
 
     Fewer warps take fewer instructions a pair. Before sm_80 tensor cores do not take float32, and a tile needs twice as many.
     """
-    warps = tile_numbers(config) // (32 * TILE_NUMBERS_PER_THREAD // (1 if capability >= 80 else 2))
-    return min(max(triton.next_power_of_2(warps + 1) // 2, 1), 8)
+    values = (
+        trail_values(config) // TRAIL_VALUES_PER_THREAD if is_trail else tile_values(config) // TILE_VALUES_PER_THREAD
+    )
+    return min(max(values // 32 * (1 if capability >= 80 else 2), 1), 8)
 
 
-def trail_warps(config: TrainConfig, capability: int) -> int:
-    """Return the warps of a program that trains the trail, by the table in docs/gpu.md."""
-    a_thread = TRAIL_NUMBERS_PER_THREAD // (1 if capability >= 80 else 2)
-    return max(1, min(trail_numbers(config) // (32 * a_thread), 8))
-
-
-def tile_numbers(config: TrainConfig) -> int:
-    """Return the numbers of a tile's users or negatives, whichever are more, as a program pads them."""
+def tile_values(config: TrainConfig) -> int:
+    """Return the values of a tile's users or negatives, whichever are more, as a program pads them."""
     lanes, negatives, dims = (
         max(16, triton.next_power_of_2(n)) for n in (config.tile_users, config.negative, config.interest_size)
     )

@@ -1,4 +1,5 @@
-"""Draws as Triton compiles them: one program subsamples a user's tokens, one rounds a user's vector.
+"""Draws as Triton compiles them, and the small programs: they list a user's targets and a stream's users, round a user's vector,
+and score the trail for the curve.
 
 Shapes: D dims, K negatives. Arrays in a program are padded to powers of two, the rest masked.
 """
@@ -7,17 +8,19 @@ import triton
 import triton.language as tl
 
 from surf2vec.trainer import draws
+from surf2vec.trainer.kernels.signature import LEAST_LAG, TRAIL_BIAS
 
 _GAMMA, _MIX_1, _MIX_2 = tl.constexpr(draws.GAMMA), tl.constexpr(draws.MIX_1), tl.constexpr(draws.MIX_2)
-_SUBSAMPLE, _ROUND = tl.constexpr(draws.SUBSAMPLE), tl.constexpr(draws.ROUND)
+_SUBSAMPLE, _ROUND, _WINDOW = tl.constexpr(draws.SUBSAMPLE), tl.constexpr(draws.ROUND), tl.constexpr(draws.WINDOW)
 _DRAW_BITS, _PURPOSE_BITS = tl.constexpr(draws.DRAW_BITS), tl.constexpr(draws.PURPOSE_BITS)
 _LOW_32 = tl.constexpr(2**32 - 1)
+_BIAS, _LEAST_LAG = tl.constexpr(TRAIL_BIAS), tl.constexpr(LEAST_LAG)
 
 
 @triton.jit
-def _range(n: tl.constexpr):
-    """Return 0, 1, ... up to n's next power of two, the size of Triton's arrays."""
-    return tl.arange(0, triton.next_power_of_2(n))
+def _lanes(n: tl.constexpr):
+    """Return 0, 1, ... up to n's next power of two, 16 or more."""
+    return tl.arange(0, max(16, triton.next_power_of_2(n)))
 
 
 @triton.jit
@@ -44,25 +47,61 @@ def _draw(key, position, purpose: tl.constexpr, number):
     return _mix(key + count * _GAMMA)
 
 
-@triton.jit
-def keep_tokens(tokens, starts, ends, keys, order, keep, kept, num_kept, CHUNK: tl.constexpr):
-    """Write the kept positions of a user's tokens to kept[starts[user]:], and their number to num_kept."""
+@triton.jit(do_not_specialize=["backward", "turn", "every"])
+def list_targets(
+    tokens, starts, ends, hashes, keys, order, shares, targets, num_targets, backward, turn, every,
+    IS_TRAIL: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Write a user's targets to targets[start:], twice a position, plus 1 if backward, and their number to num_targets.
+
+    Of the interest: tokens that subsampling keeps; shares: its thresholds, int64. Of the trail: as compiled_trail.list_targets;
+    backward: the share of rare items that are predicted backward, of 2**30; shares float32: how much of it an item has.
+    """
     user = tl.load(order + tl.program_id(0))
     start = tl.load(starts + user)
     length = (tl.load(ends + user) - start).to(tl.int32)
     key = _mix(tl.load(keys + user).to(tl.uint64))
-    num = 0
+    turn += (tl.load(hashes + user).to(tl.uint64) % every.to(tl.uint64)).to(tl.int32)
+    num, most = 0, backward.to(tl.float64) * 4.0  # of 2**32
     for first in range(0, length, CHUNK):
         positions = first + tl.arange(0, CHUNK)
         is_inside = positions < length
         item = tl.load(tokens + start + positions, mask=is_inside, other=0)
-        threshold = tl.load(keep + item, mask=is_inside, other=0).to(tl.uint64)
+        share = tl.load(shares + item, mask=is_inside, other=0)
         number = tl.full((CHUNK,), 0, tl.uint64)
-        is_kept = is_inside & ((_draw(key, positions.to(tl.uint64), _SUBSAMPLE, number) >> 32) < threshold)
-        ones = is_kept.to(tl.int32)
-        tl.store(kept + start + num + tl.cumsum(ones, axis=0) - 1, positions, mask=is_kept)
+        if IS_TRAIL:
+            bits = _draw(key, positions.to(tl.uint64), _WINDOW, number) >> 32
+            is_backward = bits.to(tl.float64) < most * share.to(tl.float64)
+            is_target = is_inside & ((positions + turn) % every == 0)
+            is_target = is_target & tl.where(is_backward, positions + 1 < length, positions > 0)
+            for earlier in range(0, first + 1, CHUNK):
+                before = earlier + tl.arange(0, CHUNK)
+                other = tl.load(tokens + start + before, mask=before < length, other=-1)
+                is_same = (other[:, None] == item[None, :]) & (before[:, None] < positions[None, :])
+                is_target = is_target & (tl.max(is_same.to(tl.int32), axis=0) == 0)
+        else:
+            bits = _draw(key, positions.to(tl.uint64), _SUBSAMPLE, number) >> 32
+            is_backward = positions < 0
+            is_target = is_inside & (bits < share.to(tl.uint64))
+        ones = is_target.to(tl.int32)
+        tl.store(targets + start + num + tl.cumsum(ones, axis=0) - 1, 2 * positions + is_backward, mask=is_target)
         num += tl.sum(ones, axis=0)
-    tl.store(num_kept + tl.program_id(0), num)
+    tl.store(num_targets + tl.program_id(0), num)
+
+
+@triton.jit
+def list_users(streams, num_targets, coming, num_coming, CHUNK: tl.constexpr):
+    """Write the places of a stream's users with targets to coming[first:], and their number to num_coming."""
+    first = tl.load(streams + tl.program_id(0))
+    length = (tl.load(streams + tl.program_id(0) + 1) - first).to(tl.int32)
+    num = 0
+    for start in range(0, length, CHUNK):
+        places = start + tl.arange(0, CHUNK)
+        has_targets = tl.load(num_targets + first + places, mask=places < length, other=0) > 0
+        ones = has_targets.to(tl.int32)
+        tl.store(coming + first + num + tl.cumsum(ones, axis=0) - 1, (first + places).to(tl.int32), mask=has_targets)
+        num += tl.sum(ones, axis=0)
+    tl.store(num_coming + tl.program_id(0), num)
 
 
 @triton.jit
@@ -78,9 +117,35 @@ def _draw_negatives(bits_K, has_K, thresholds, aliases, num_items):
 def round_user(numbers, keys, halves, D: tl.constexpr):
     """Write the upper halves of a user's numbers, float32 bits int32[n, D], rounded at random as compiled_draws.round_vectors."""
     user = tl.program_id(0).to(tl.int64)
-    d = _range(D)
+    d = tl.arange(0, triton.next_power_of_2(D))
     key = _mix(tl.load(keys + user).to(tl.uint64))
     bits_D = tl.load(numbers + user * D + d, mask=d < D, other=0).to(tl.uint32).to(tl.uint64)
     shifts_D = ((d & 3) * 16).to(tl.uint64)
     noise_D = (_draw(key, (d >> 2).to(tl.uint64), _ROUND, tl.full(d.shape, 0, tl.uint64)) >> shifts_D) & 0xFFFF
     tl.store(halves + user * D + d, ((bits_D + noise_D) >> 16).to(tl.int16), mask=d < D)
+
+
+@triton.jit
+def score_trail_token(
+    outputs, inputs, lags, tokens, starts, places, rows, scores,
+    D: tl.constexpr, N: tl.constexpr, W: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Write the scores of N rows, the first of which is the token's own, by the pages before the token."""
+    first, d = rows + tl.program_id(0).to(tl.int64) * N, _lanes(D)
+    start = tl.load(starts + tl.program_id(0))
+    length = (tl.load(places + tl.program_id(0)) - start).to(tl.int32)
+    item = tl.load(first).to(tl.int32)
+    h_D, square = d * 0.0, 0.0
+    for lag in range(tl.minimum(length, W)):
+        page = tl.load(tokens + start + length - 1 - lag)
+        weight = tl.where(page == item, 0.0, tl.maximum(tl.load(lags + lag, cache_modifier=".cg"), _LEAST_LAG))
+        h_D += weight * tl.load(inputs + page.to(tl.int64) * D + d, mask=d < D, other=0.0, cache_modifier=".cg")
+        square += weight * weight
+    h_D = tl.where(d == D - 1, _BIAS, h_D / tl.sqrt(tl.sqrt(tl.maximum(square, 1e-12))))
+    for chunk in range(0, N, CHUNK):
+        n = chunk + tl.arange(0, CHUNK)
+        row_N = tl.load(first + n, mask=n < N, other=0)
+        has_ND = (n < N)[:, None] & (d < D)[None, :]
+        v_ND = tl.load(outputs + row_N[:, None] * D + d[None, :], mask=has_ND, other=0.0, cache_modifier=".cg")
+        at_N = scores + tl.program_id(0).to(tl.int64) * N + n
+        tl.store(at_N, tl.sum(v_ND * h_D[None, :], axis=1), mask=n < N)

@@ -29,21 +29,21 @@ def most_streams(num_users: int) -> int:
     return max(1, num_users // STREAM_USERS)
 
 
-MAX_TRAIL_NUMBERS = 4096
-"""Numbers of the trail's negatives, or of two of a tile's sums, that a program on a GPU holds: more would need more shared memory
+MAX_TRAIL_VALUES = 4096
+"""Values of the trail's negatives, or of two of a tile's sums, that a program on a GPU holds: more would need more shared memory
 than some cards have.
 """
 
 
-def trail_numbers(config: TrainConfig) -> int:
-    """Return the numbers of the trail's negatives or of two of a tile's sums, if more, as a GPU's program pads them."""
+def trail_values(config: TrainConfig) -> int:
+    """Return the values of the trail's negatives or of two of a tile's sums, if more, as a GPU's program pads them."""
     negatives, dims = (max(16, 1 << (n - 1).bit_length()) for n in (config.trail_negative, config.trail_size))
     return max(negatives, 2 * TRAIL_TILE_USERS) * dims
 
 
 def fits_trail_program(config: TrainConfig) -> bool:
-    """Return whether a program on a GPU holds the numbers of the trail."""
-    return trail_numbers(config) <= MAX_TRAIL_NUMBERS
+    """Return whether a program on a GPU holds the values of the trail."""
+    return trail_values(config) <= MAX_TRAIL_VALUES
 
 
 def backward_of(share: float) -> int:

@@ -47,7 +47,7 @@ def compare_options(report: Report) -> None:
         with set_precision(gpu, precision):
             add(f"tile, {precision}", lambda: measure_speed(tile, load, repeats))
     for options in TRAIL_OPTIONS[: report.size(len(TRAIL_OPTIONS), 1)]:
-        with mock.patch.object(gpu, "train_trail_stream", Tuned(gpu.train_trail_stream, options)):
+        with mock.patch.object(gpu, "train_stream", Tuned(gpu.train_stream, options)):
             add(f"trail, {options or 'as shipped'}", lambda: measure_trail_speed(trail, load, repeats)[0])
 
 

@@ -77,7 +77,7 @@ def measure_trail_speed(config: TrainConfig, load: Load, repeats: int) -> tuple[
         tensor.isfinite().all() for one in (trail.outputs, trail.inputs, trail.lags) for tensor in vars(one).values()
     ):
         raise AssertionError("the trail's values are no longer finite")
-    return float(scratch.num_kept.sum()) / seconds, len(work.tokens) / seconds
+    return float(scratch.num_targets.sum()) / seconds, len(work.tokens) / seconds
 
 
 @lru_cache(maxsize=4)

@@ -10,10 +10,8 @@ from tests.benchmarks.acceptance.report import Report, run_step
 
 ROOT = Path(__file__).parents[3]
 FILES = (
-    "tests/trainer/kernels/test_gpu_tiles.py",
     "tests/trainer/kernels/test_gpu.py",
     "tests/trainer/kernels/test_gpu_trail.py",
-    "tests/trainer/training/test_device_races.py",
     "tests/trainer/training/test_device_engine.py",
     "tests/trainer/kernels/test_failures.py",
     "tests/trainer/test_device_memory.py",

@@ -140,20 +140,14 @@ def train_step(
         steps_MD[m] = pulls_MK[m] @ negatives_KD
     negative_steps_KD = pulls_MK.T @ np.stack([one.hidden for one in looks])
 
-    def move_negatives() -> None:
-        for row, step_D in zip(rows_K, negative_steps_KD, strict=True):
-            v[row] += rate_of(trail.outputs, row, np.mean(step_D**2), looks[0].alpha) * step_D
-
-    if at_once:
-        move_negatives()
     for m, one in enumerate(looks):
         if one.pages:
             rate = rate_of(trail.outputs, one.item, pulls_M[m] ** 2 * np.mean(one.hidden**2), one.alpha)
             row_D = own_MD[m] if at_once else v[one.item].copy()
             steps_MD[m] += pulls_M[m] * row_D
             v[one.item] += rate * (pulls_M[m] * one.hidden - tables.l2s[one.item] * row_D)
-    if not at_once:
-        move_negatives()
+    for row, step_D in zip(rows_K, negative_steps_KD, strict=True):
+        v[row] += rate_of(trail.outputs, row, np.mean(step_D**2), looks[0].alpha) * step_D
     move_inputs(trail, looks, steps_MD, tables, at_once)
 
 

@@ -74,7 +74,7 @@ def test_the_trial_runs_both_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     def launch(users: Any, outputs: Any, work: Any, scratch: Any) -> None:
         before = users.vectors.clone()
         real(users, outputs, work, scratch)
-        launched.append((int(scratch.num_kept.sum()), bool((users.vectors != before).any())))
+        launched.append((int(scratch.num_targets.sum()), bool((users.vectors != before).any())))
 
     monkeypatch.setattr(gpu, "launch", launch)
     try_kernel(kernel_of(launch, gpu.find_device().type, gpu), CONFIG)

@@ -22,6 +22,7 @@ import torch
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.draws import epoch_key
 from surf2vec.trainer.errors import ConfigError, ResourceError
+from surf2vec.trainer.kernels import signature
 from surf2vec.trainer.kernels.first_rows import round_to_bfloat16
 from surf2vec.trainer.kernels.signature import Pass
 from surf2vec.trainer.model.objectives import make_sampling
@@ -36,7 +37,7 @@ TOLERANCE = CARD_TOLERANCE if HAS_GPU else 2e-6
 def define_kernel() -> ModuleType:
     """A copy of surf2vec.trainer.kernels.gpu, and of the programs it launches, that other tests do not see."""
     with mock.patch.dict(sys.modules):
-        for part in ("programs", "tile_program", "trail_program", "gpu"):
+        for part in ("programs", "tile_program", "gpu"):
             name = f"surf2vec.trainer.kernels.{part}"
             spec = importlib.util.find_spec(name)
             assert spec is not None
@@ -118,12 +119,98 @@ def check_agreement(work: Pass, tile_users: int = 3, tolerance: float = TOLERANC
         np.testing.assert_allclose(ours.squares, theirs.squares, rtol=rtol, atol=tolerance)
 
 
+def make_config(**settings: Any) -> TrainConfig:
+    return TrainConfig(**({"parts": "interest", "vector_size": 6, "negative": 3, "sample": 0} | settings))
+
+
+SGD: dict[str, Any] = {"optimizer": "sgd"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "num_items", "recency", "tile_users"),
+    [
+        ({"item_l2": 0.0}, 7, 0, 2), ({"item_l2": 0.2}, 7, 2.0, 3), ({"item_l2": 0.2}, 7, 0, 32),
+        (SGD | {"item_l2": 0.2}, 7, 2.0, 32), (SGD | {"item_l2": 0.0}, 7, 0, 3),
+        ({"vector_size": 1, "negative": 1, "bias": 0.0}, 1, 3, 2), ({"vector_size": 33, "negative": 9}, 1, 3, 5),
+        ({"vector_size": 63, "negative": 1}, 40, 3, 17), ({"vector_size": 128, "negative": 5}, 100, 3, 16),
+        ({"vector_size": 20, "negative": 33}, 9, 3, 40),
+    ],
+)  # fmt: skip
+def test_it_does_what_the_reference_does(
+    settings: dict[str, Any], num_items: int, recency: float, tile_users: int
+) -> None:
+    """Of few items: most steps have lanes with the same item, and negatives that were drawn twice. Odd sizes, too."""
+    check_agreement(make_work(make_config(**settings), 9, num_items, recency=recency), tile_users)
+
+
+def test_frozen_items_stand_still_and_users_move_as_in_the_reference() -> None:
+    """Where items stand still the reference has private negatives; so each user moves by itself, whoever else is trained."""
+    work = dataclasses.replace(make_work(make_config(tile_users=4), num_users=9, num_items=7), update_items=False)
+    users, items = make_rows(work)
+    first, alone, before = users.copy(), users.copy(), items.copy()
+    train(users, items, work)
+    assert (users.vectors != first.vectors).any(axis=1).sum() == 8
+    np.testing.assert_array_equal(items.outputs.vectors, before.outputs.vectors)
+    np.testing.assert_array_equal(items.outputs.squares, before.outputs.squares)
+    train(alone, items, dataclasses.replace(work, order=work.order[:4], alphas=work.alphas[:4]))
+    np.testing.assert_array_equal(alone.vectors[work.order[4:]], first.vectors[work.order[4:]])
+
+
+def round_to_tf32(x: np.ndarray) -> np.ndarray:
+    """The nearest numbers of 11 significant bits, as tensor cores take factors."""
+    return ((x.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+@pytest.mark.skipif(HAS_GPU, reason="a GPU has the rounding")
+def test_factors_of_11_bits_agree_to_the_tolerance_of_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter multiplies float32; here it rounds the factors first. Adagrad's sums begin small, which is the worst."""
+    from triton.runtime import interpreter  # not before Triton was imported to interpret
+
+    roundings: list[float] = []
+    create_dot = interpreter.InterpreterBuilder.create_dot
+
+    def create_rounded_dot(self: Any, a: Any, b: Any, *others: Any) -> Any:
+        roundings.append(np.abs(round_to_tf32(a.data) - a.data).max())
+        a, b = (interpreter.TensorHandle(round_to_tf32(np.ascontiguousarray(x.data)), x.dtype) for x in (a, b))
+        return create_dot(self, a, b, *others)
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_rounded_dot)
+    check_agreement(make_work(make_config(vector_size=64, negative=16), 20, 40), 32, CARD_TOLERANCE)
+    assert max(roundings) > 0
+
+
+@pytest.mark.skipif(HAS_GPU, reason="on a GPU streams run side by side, and the last digits differ")
+@pytest.mark.parametrize("num_users", [1, 30])
+def test_streams_of_a_few_users(num_users: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes that take a second user, pass over those whose tokens are all thinned out, and run empty at a stream's end."""
+    monkeypatch.setattr(signature, "STREAM_USERS", 12)
+    work = make_work(make_config(sample=0.01), num_users=num_users, num_items=20)
+    assert len(work.streams) == max(1, num_users // 12) + 1
+    check_agreement(work, tile_users=5)
+
+
+def test_lists_are_longer_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More users than one turn of the list's loop takes, each with a token or two; the first of the order has none."""
+    monkeypatch.setattr(gpu, "LIST_CHUNK", 16)
+    work = make_work(make_config(negative=2), num_users=37, num_items=20)
+    order = np.concatenate(([0], np.setdiff1d(work.order, [0])))
+    assert work.starts[0] == work.ends[0]
+    ends = np.minimum(work.ends, work.starts + 1)
+    check_agreement(dataclasses.replace(work, ends=ends, order=order), tile_users=32)
+
+
+def test_scores_far_out_stay_finite() -> None:
+    work = make_work(make_config(optimizer="sgd"), num_users=5, num_items=9)
+    users, items = make_rows(work)
+    items.outputs.vectors *= 1000
+    train(users, items, work)
+    assert all(np.isfinite(vectors).all() for vectors in (users.vectors, items.outputs.vectors))
+
+
 @pytest.mark.parametrize("key", [0, 2**64 - 1])
 def test_subsampling_keeps_the_same_tokens(key: int) -> None:
     """A history longer than a chunk of the pass that thins it, in which almost every item is frequent."""
-    work = make_work(
-        TrainConfig(parts="interest", vector_size=4, negative=2, sample=0.02), num_users=3, num_items=6, key=key
-    )
+    work = make_work(make_config(vector_size=4, negative=2, sample=0.02), num_users=3, num_items=6, key=key)
     tokens = np.random.default_rng(0).integers(0, 6, 100).astype(np.int32)
     starts, ends = np.array([0, 90, 95]), np.array([90, 95, 100])
     sampling = make_sampling(np.bincount(tokens, minlength=6), work.config)
@@ -131,15 +218,15 @@ def test_subsampling_keeps_the_same_tokens(key: int) -> None:
 
 
 def test_no_users_no_tokens() -> None:
-    work = make_work(TrainConfig(parts="interest", vector_size=5, negative=2), num_users=2, num_items=3)
+    work = make_work(make_config(vector_size=5, negative=2), num_users=2, num_items=3)
     nobody = dataclasses.replace(work, order=work.order[:0], alphas=work.alphas[:0])
-    empty = dataclasses.replace(work, ends=work.starts)
-    for case in (nobody, empty):
+    for case in (nobody, dataclasses.replace(work, ends=work.starts)):
         users, items = make_rows(case)
         before_users, before_items = users.copy(), items.copy()
         assert train(users, items, case) == 0
         np.testing.assert_array_equal(users.vectors, before_users.vectors)
         np.testing.assert_array_equal(items.outputs.vectors, before_items.outputs.vectors)
+        np.testing.assert_array_equal(items.outputs.squares, before_items.outputs.squares)
 
 
 @pytest.mark.parametrize(
@@ -191,10 +278,10 @@ def binaries(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.slow
 def test_no_program_spills(binaries: list[dict[str, Any]]) -> None:
-    """But for 32 negatives in tiles, which nothing ships: a few numbers of a thread; and for the trail before sm_90."""
+    """But for 32 negatives in tiles, which nothing ships: a few values of a thread; and for the trail before sm_90."""
     assert len(binaries) == 6
     for binary in binaries:
-        most = 32 if binary["program"].startswith("32 shared") else 0
+        most = 80 if binary["program"].startswith("32 shared") else 0
         most = 160 if binary["program"].startswith("trail") and binary["target"] < 90 else most
         assert binary["spilled"] <= most, (
             f"{binary['program']} spills {binary['spilled']} bytes on sm_{binary['target']}"

@@ -45,8 +45,8 @@ def check_agreement(case: Case, backward: float, epoch: int = 4) -> int:
 @pytest.mark.parametrize(
     ("backward", "settings"),
     [
-        (0.0, {}), (0.5, {}), (1.0, {}), (0.5, {"vector_size": 64, "trail_negative": 16}), (0.5, {"trail_window": 1}),
-        (0.5, {"trail_l2": 0.0}), (0.5, {"trail_negative": 33}), (0.5, {"epochs": 9, "trail_every": 3}),
+        (0.0, {}), (0.5, {"vector_size": 64, "trail_negative": 16}), (1.0, {"trail_window": 1, "trail_l2": 0.0}),
+        (0.5, {"epochs": 9, "trail_every": 3, "trail_negative": 33}),
         (0.0, {"vector_size": 16, "trail_negative": 1, "trail_window": 7}),
     ],
 )  # fmt: skip
@@ -56,12 +56,12 @@ def test_it_does_what_the_reference_does(backward: float, settings: dict[str, fl
 
 
 @in_order
-@pytest.mark.parametrize("num_users", [1, TRAIL_TILE_USERS - 1, 3 * TRAIL_TILE_USERS])
+@pytest.mark.parametrize("num_users", [1, 2 * TRAIL_TILE_USERS + 6])
 def test_streams_of_any_number_of_users(num_users: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lanes that take a second and third user, and run empty at a stream's end."""
-    monkeypatch.setattr(signature, "STREAM_USERS", 60)
+    """Lanes that take a second user, and run empty at a stream's end."""
+    monkeypatch.setattr(signature, "STREAM_USERS", 35)
     case = make_case(num_users, trail_negative=3)
-    assert len(case[2].streams) == max(1, num_users // 60) + 1
+    assert len(case[2].streams) == max(1, num_users // 35) + 1
     check_agreement(case, 0.5)
 
 
@@ -81,8 +81,8 @@ def apart(num_users: int, length: int = 4) -> Case:
     return trail, dataclasses.replace(tables, thresholds=weights, aliases=np.arange(num_items, dtype=np.int32)), work
 
 
-@pytest.mark.parametrize("backward", [0.0, 0.4])
-def test_where_no_lane_meets_another_it_does_what_the_cpu_does(backward: float) -> None:
+def test_where_no_lane_meets_another_it_does_what_the_cpu_does() -> None:
+    backward = 0.4
     trail, tables, work = apart(TRAIL_TILE_USERS + 5)
     expected, before = trail.copy(), trail.copy()
     wanted = train_trail(expected, work, tables, backward, 0)
@@ -92,12 +92,12 @@ def test_where_no_lane_meets_another_it_does_what_the_cpu_does(backward: float) 
         np.testing.assert_allclose(found, other, atol=TOLERANCE, rtol=SHARE)
 
 
-@pytest.mark.parametrize("backward", [0.0, 0.7])
-def test_targets_of_long_histories(backward: float) -> None:
+def test_targets_of_long_histories(monkeypatch: pytest.MonkeyPatch) -> None:
     """Longer than a chunk, with many repeats: only the first event of an item is a target. The CPU counts the same."""
-    trail, tables, work = make_case(4)
+    monkeypatch.setattr(gpu, "TRAIL_CHUNK", 16)
+    (trail, tables, work), backward = make_case(4), 0.7
     rng = np.random.default_rng(5)
-    ends = np.array([1, 3 * gpu.TARGETS_CHUNK + 5, gpu.TARGETS_CHUNK, 2]).cumsum()
+    ends = np.array([1, 3 * gpu.TRAIL_CHUNK + 5, gpu.TRAIL_CHUNK, 2]).cumsum()
     work = dataclasses.replace(
         work, tokens=rng.integers(0, 30, ends[-1]).astype(np.int32), starts=np.append(0, ends[:-1]), ends=ends
     )
@@ -105,17 +105,8 @@ def test_targets_of_long_histories(backward: float) -> None:
     assert check_agreement((trail, tables, work), backward, 0) == train_trail(other, work, tables, backward, 0) <= 61
 
 
-def test_each_target_is_trained_once_in_so_many_epochs() -> None:
-    trail, tables, work = make_case(60)
-    num_targets = gpu.train_trail(trail, work, tables, 0.0, 0)
-    in_turn = dataclasses.replace(work, config=dataclasses.replace(work.config, epochs=9, trail_every=3))
-    nums = [gpu.train_trail(trail, in_turn, tables, 0.0, epoch) for epoch in range(3)]
-    assert sum(nums) == num_targets
-    assert min(nums) > num_targets / 4
-
-
 def test_users_without_two_pages_train_nothing() -> None:
-    trail, tables, work = make_case(40)
+    trail, tables, work = make_case(8)
     before = trail.copy()
     for ends, tokens in (
         (np.minimum(work.starts + 1, work.ends), work.tokens),
@@ -141,7 +132,7 @@ def test_weights_of_lags_stay_above_the_least() -> None:
 
 
 def test_scores_far_out_stay_finite() -> None:
-    trail, tables, work = make_case(40)
+    trail, tables, work = make_case(8)
     trail.outputs.vectors *= 1000
     gpu.train_trail(trail, work, tables, 0.5, 0)
     assert all(np.isfinite(array).all() for array in arrays(trail))
