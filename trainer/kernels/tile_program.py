@@ -32,8 +32,7 @@ def train_stream(
     IS_ADAGRAD: tl.constexpr, IS_FROZEN: tl.constexpr, HAS_WIDE_ATOMICS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Train the targets of one stream, one of each lane at a step. None: users, l2 of the trail; inputs, lags of the interest."""
-    first = tl.load(streams + tl.program_id(0))
-    num_users = tl.load(num_coming + tl.program_id(0))
+    first, num_users = tl.load(streams + tl.program_id(0)), tl.load(num_coming + tl.program_id(0))
     key = _mix(tl.load(keys + tl.load(order + first)).to(tl.uint64))
     lane, d = _lanes(M), _lanes(D)
     num_lanes = tl.minimum(M, num_users)
@@ -46,13 +45,11 @@ def train_stream(
     )  # fmt: skip
     next_K = _draw_step(key, step, thresholds, aliases, num_items, K)
     while num_lanes > 0:
-        step += 1
         is_on_M, rows_K = turn_M < num_lanes, next_K
+        place_M, step = place_M + 1, step + 1
         next_K = _draw_step(key, step, thresholds, aliases, num_items, K)
-        place_M += 1
         has_next_M = is_on_M & (place_M < count_M)  # their next targets are loaded while these are trained
-        next_target_M = tl.load(targets + start_M + place_M, mask=has_next_M, other=0)
-        next_row_M = tl.load(tokens + start_M + (next_target_M >> 1), mask=has_next_M, other=0)
+        next_target_M, next_row_M = _load_targets(tokens, targets, start_M, place_M, has_next_M)
         if IS_TRAIL:
             _train_sums(
                 outputs, output_squares, inputs, input_squares, lags, lag_squares, tokens, corrections, l2s,
@@ -69,9 +66,7 @@ def train_stream(
         ended_M = is_on_M & (place_M >= count_M)
         if tl.sum(ended_M.to(tl.int32), axis=0) > 0:
             if not IS_TRAIL:
-                at_MD = users + user_M.to(tl.int64)[:, None] * D + d[None, :]
-                tl.store(at_MD, u_MD, mask=ended_M[:, None] & (d < D)[None, :])
-                tl.store(user_squares + user_M, square_M, mask=ended_M)
+                _store_users(users, user_squares, user_M, u_MD, square_M, ended_M, D)
             turn_M, num_lanes, rank_M, is_new_M = _take_turns(turn_M, ended_M, num_lanes, num_users - taken, IS_TRAIL)
             user_M, start_M, length_M, count_M, alpha_M, target_M, row_M, square_M, u_MD = _fill(
                 users, user_squares, tokens, starts, ends, order, alphas, targets, num_targets, coming + first + taken + rank_M,
@@ -136,8 +131,7 @@ def _fill(
     new_M = tl.load(order + at_M, mask=is_new_M, other=0)
     new_start_M = tl.load(starts + new_M, mask=is_new_M, other=0)
     new_length_M = (tl.load(ends + new_M, mask=is_new_M, other=1) - new_start_M).to(tl.int32)
-    new_target_M = tl.load(targets + new_start_M, mask=is_new_M, other=0)
-    new_row_M = tl.load(tokens + new_start_M + (new_target_M >> 1), mask=is_new_M, other=0)
+    new_target_M, new_row_M = _load_targets(tokens, targets, new_start_M, 0, is_new_M)
     if not IS_TRAIL:
         d = _lanes(D)
         has_MD = is_new_M[:, None] & (d < D)[None, :]
@@ -155,6 +149,21 @@ def _fill(
         square_M,
         u_MD,
     )
+
+
+@triton.jit
+def _load_targets(tokens, targets, start_M, place_M, is_on_M):
+    """Return the targets at these places of the lanes' lists, and their items."""
+    target_M = tl.load(targets + start_M + place_M, mask=is_on_M, other=0)
+    return target_M, tl.load(tokens + start_M + (target_M >> 1), mask=is_on_M, other=0)
+
+
+@triton.jit
+def _store_users(users, user_squares, user_M, u_MD, square_M, ended_M, D: tl.constexpr):
+    d = _lanes(D)
+    at_MD = users + user_M.to(tl.int64)[:, None] * D + d[None, :]
+    tl.store(at_MD, u_MD, mask=ended_M[:, None] & (d < D)[None, :])
+    tl.store(user_squares + user_M, square_M, mask=ended_M)
 
 
 @triton.jit
@@ -227,12 +236,9 @@ def _learn(
             now_MD = _own_rows_in_turn(own_MD, h_MD, pull_M, rate_M, before_MM, l2, D, NUM_FREE, PRECISION)
             adds_M = is_on_M & (tl.sum(same_MM - before_MM, axis=0) == 1)
         step_MD = now_MD - own_MD + rate_M[:, None] * (pull_M[:, None] * h_MD - l2_MD * now_MD)
-        is_moved_MD = adds_M[:, None] & (atomic_d < D)[None, :]
-        tl.atomic_add(starts_M[:, None] + atomic_d[None, :], step_MD, mask=is_moved_MD, sem="relaxed")
-        is_moved_KD = has_K[:, None] & (atomic_d < D)[None, :]
-        tl.atomic_add(
-            starts_K[:, None] + atomic_d[None, :], rates_K[:, None] * steps_KD, mask=is_moved_KD, sem="relaxed"
-        )
+        at_MD, at_KD = starts_M[:, None] + atomic_d[None, :], starts_K[:, None] + atomic_d[None, :]
+        tl.atomic_add(at_MD, step_MD, mask=adds_M[:, None] & (atomic_d < D)[None, :], sem="relaxed")
+        tl.atomic_add(at_KD, rates_K[:, None] * steps_KD, mask=has_K[:, None] & (atomic_d < D)[None, :], sem="relaxed")
     return tl.dot(tl.trans(pulls_KM), v_KD, pull_M[:, None] * now_MD, input_precision=PRECISION)
 
 
