@@ -59,7 +59,7 @@ def write_sample_logs(
         world, tails, bots = make_world(items), make_tails(seed), set[int]()
         for (number, day), name in names.items():
             if day == 0:
-                part = make_part(number, num_parts, users, days, seed)
+                part = make_user_range(number, num_parts, users, days, seed)
             visits = draw_visits(part, world, day)
             with replace_file(out / name) as path:
                 write_events(make_events(visits, FIRST_DAY + timedelta(day), world, tails), visits, path, format)
@@ -112,7 +112,7 @@ def interests_of_keys(keys: np.ndarray, seed: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Part:
+class UserRange:
     """Consecutive users, and some crawlers, whose events are generated and written together."""
 
     number: int
@@ -126,7 +126,7 @@ class Part:
     bot_keys: np.ndarray  # uint64[b]
 
 
-def make_part(number: int, num_parts: int, users: int, days: int, seed: int) -> Part:
+def make_user_range(number: int, num_parts: int, users: int, days: int, seed: int) -> UserRange:
     """Returns part `number`: users from `number * users // num_parts`, and every num_parts-th crawler."""
     keys = keys_of(np.arange(number * users // num_parts, (number + 1) * users // num_parts), seed)
     num_bots = min(users // 1000, 2 + users // 50_000)  # numbered after the last user
@@ -138,10 +138,12 @@ def make_part(number: int, num_parts: int, users: int, days: int, seed: int) -> 
     sessions = np.minimum(np.exp(1.2 * rng.standard_normal(len(keys)) - 0.72), 12)
     sessions *= (MEAN_USER_EVENTS / MEAN_SESSION_EVENTS - 1) / mean_days
     bot_keys = keys_of(users + np.arange(number, num_bots, num_parts), seed)
-    return Part(number, days, seed, keys, interests_of_keys(keys, seed), sessions, certain_day, first_day, bot_keys)
+    return UserRange(
+        number, days, seed, keys, interests_of_keys(keys, seed), sessions, certain_day, first_day, bot_keys
+    )
 
 
-def draw_visits(part: Part, world: World, day: int) -> pl.DataFrame:
+def draw_visits(part: UserRange, world: World, day: int) -> pl.DataFrame:
     """Returns the visits of a part's users and crawlers on a day (0, 1, ...), ordered by time. A pure function.
 
     Columns: key of the user, item, second of the day, is_bot; spelling and tail, uniform 16-bit draws of how the URL is
@@ -171,7 +173,7 @@ def draw_visits(part: Part, world: World, day: int) -> pl.DataFrame:
     return pl.concat([visits, copied]).sort("second", maintain_order=True)
 
 
-def _draw_sessions(part: Part, day: int, rng: np.random.Generator) -> np.ndarray:
+def _draw_sessions(part: UserRange, day: int, rng: np.random.Generator) -> np.ndarray:
     """Returns the user (row of the part) of each session of the day."""
     week = [WEEKDAY_ACTIVITY[(FIRST_DAY + timedelta(n)).weekday()] for n in range(part.days)]
     expected = part.sessions * (part.first_day <= day) * (week[day] / np.mean(week))
@@ -188,7 +190,7 @@ def _pick_ranks(uniform: np.ndarray, num: np.ndarray | int) -> np.ndarray:
     return np.minimum(np.exp(uniform * np.log(np.add(num, 1.0))).astype(np.int64) - 1, np.subtract(num, 1))
 
 
-def _draw_main_sections(part: Part, users: np.ndarray, world: World, rng: np.random.Generator) -> np.ndarray:
+def _draw_main_sections(part: UserRange, users: np.ndarray, world: World, rng: np.random.Generator) -> np.ndarray:
     """Returns the main section of each session: of one of the user's interests, mostly the user's favourite section of it."""
     interests = part.interests[users]
     wish = np.searchsorted(INTEREST_UP_TO, rng.random(len(users)), side="right")

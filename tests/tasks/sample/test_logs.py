@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surf2vec.tasks.sample import logs as sample_logs
-from surf2vec.tasks.sample.logs import draw_visits, interests_of_keys, keys_of, make_part, write_sample_logs
+from surf2vec.tasks.sample.logs import draw_visits, interests_of_keys, keys_of, make_user_range, write_sample_logs
 from surf2vec.tasks.sample.world import TOPICS, Format, make_world, topic_of_url, write_ids
 from surf2vec.trainer.errors import ConfigError, InputError, ResourceError
 
@@ -206,7 +206,7 @@ def test_all_topics_are_main_interests() -> None:
 @given(st.integers(1, 300), st.integers(1, 40), st.integers(24, 400), st.integers(0, 2**63 - 1), st.data())
 def test_any_day_of_any_part_is_sound(users: int, days: int, items: int, seed: int, data: st.DataObject) -> None:
     num_parts = data.draw(st.integers(1, min(users, 5)))
-    part = make_part(data.draw(st.integers(0, num_parts - 1)), num_parts, users, days, seed)
+    part = make_user_range(data.draw(st.integers(0, num_parts - 1)), num_parts, users, days, seed)
     visits = draw_visits(part, make_world(items), data.draw(st.integers(0, days - 1)))
     assert visits["second"].is_sorted()
     assert visits["second"].is_between(0, 86_399).all()
@@ -215,7 +215,7 @@ def test_any_day_of_any_part_is_sound(users: int, days: int, items: int, seed: i
 
 
 def test_pages_follow_zipf_and_new_users_and_pages_come_every_day() -> None:
-    world, part = make_world(20_000), make_part(0, 1, 40_000, 4, SEED)
+    world, part = make_world(20_000), make_user_range(0, 1, 40_000, 4, SEED)
     days = [draw_visits(part, world, day).filter(~pl.col("is_bot") & (pl.col("broken") == 0)) for day in range(4)]
     for day, before in zip(days[1:], (pl.concat(days[:end]) for end in range(1, 4)), strict=True):
         assert not set(day["key"]) <= set(before["key"])

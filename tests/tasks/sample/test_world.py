@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from surf2vec.tasks.ingest.urls import CRAWLER_PATTERN, UrlRules, canonical_item
-from surf2vec.tasks.sample.logs import FIRST_DAY, draw_visits, make_part, write_sample_logs
+from surf2vec.tasks.sample.logs import FIRST_DAY, draw_visits, make_user_range, write_sample_logs
 from surf2vec.tasks.sample.world import (
     AGENTS,
     BOT_AGENT,
@@ -88,7 +88,7 @@ def test_ids_are_hex_digits() -> None:
 
 def test_every_spelling_of_a_page_is_one_item() -> None:
     world = make_world(500)
-    visits = draw_visits(make_part(0, 1, 500, 1, 3), world, 0).filter(pl.col("broken") == 0)
+    visits = draw_visits(make_user_range(0, 1, 500, 1, 3), world, 0).filter(pl.col("broken") == 0)
     items = visits["item"].to_numpy()
     events = make_events(visits, FIRST_DAY, world, make_tails(3))
     pages = ("https://" + world.pages.gather(items)).to_list()
