@@ -175,8 +175,10 @@ def compare_releases(
     answers = rank_all(
         make_pairs(challenger, champion, *matched),
         lambda *pair: tuple(rank_held_out(*side) for side in zip(pair, scores, is_shared, strict=True)),
-        on_event, "compare", challenger.corpus.num_evaluated,
-    )  # fmt: skip
+        on_event,
+        "compare",
+        challenger.corpus.num_evaluated,
+    )
     if not answers:
         return {"reason": "no user had an item held out that the champion knows and has not seen of the user"}
     ranks = np.array([answer.ranks for answer in answers], np.float32)
@@ -187,9 +189,12 @@ def compare_releases(
         float(known[np.unique(answer.top)].sum() / num_items) for answer, known in zip(answers, is_shared, strict=True)
     ]
     return {
-        "num_users": ranks.shape[1], "num_items": num_items, "is_fitted": champion.frozen is not None,
-        "coverage": coverage[0], "champion_coverage": coverage[1],
-    }  # fmt: skip
+        "num_users": ranks.shape[1],
+        "num_items": num_items,
+        "is_fitted": champion.frozen is not None,
+        "coverage": coverage[0],
+        "champion_coverage": coverage[1],
+    }
 
 
 def match_items(first: Path, second: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -315,8 +315,10 @@ def evaluate(
     model, popularity = rank_all(
         zip(questions(corpus, BothParts(generation, corpus)), strict=True),
         lambda question: (rank_held_out(question, scores), rank_by_popularity(question, counts)),
-        on_event, "evaluate", corpus.num_evaluated,
-    )  # fmt: skip
+        on_event,
+        "evaluate",
+        corpus.num_evaluated,
+    )
     metrics = measure(model, corpus.num_items)
     metrics |= {f"popularity_{name}": value for name, value in measure(popularity, corpus.num_items).items()}
     return {"num_users": len(model.ranks), "metrics": metrics}

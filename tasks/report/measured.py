@@ -1,7 +1,7 @@
 """Compares the planned and the measured figures of a training, for the report, MLflow and Prefect.
 
-Both cover the complete training, including the waiting for commits. A value that is missing in the record of an earlier
-version is a dash or is left out. With several workers, both are those of the first worker; `list_loads` lists all workers.
+Both cover the complete training, including the waiting for commits. A value that is missing in the record is a dash or
+is left out. With several workers, both are those of the first worker; `list_loads` lists all workers.
 """
 
 from collections.abc import Callable
@@ -40,20 +40,14 @@ def list_measured(train: TrainStep) -> list[dict[str, str]]:
             f"of training's time, for the disk; for commits another {format_percent(train.commit_stall)}"),
     ]  # fmt: skip
     for load in train.workers[:1]:
-        figures |= {
-            "train_predicted_sent": plan.get("sent_bytes"),
-            "train_sent": load["passed_bytes"] + load["summed_bytes"],
-        }
+        sent_bytes = load["passed_bytes"] + load["summed_bytes"]
+        figures |= {"train_predicted_sent": plan.get("sent_bytes"), "train_sent": sent_bytes}
         rows.append(("Sent", "sent", format_bytes, "to other workers"))
-    return [
-        {
-            "what": what,
-            "planned": show(figures.get(f"train_predicted_{name}")),
-            "measured": show(figures[f"train_{name}"]),
-            "note": note,
-        }
+    shown = (
+        (what, show(figures.get(f"train_predicted_{name}")), show(figures[f"train_{name}"]), note)
         for what, name, show, note in rows
-    ]
+    )
+    return [dict(zip(("what", "planned", "measured", "note"), row, strict=True)) for row in shown]
 
 
 def list_caveats(train: TrainStep, epochs: int | None) -> list[str]:

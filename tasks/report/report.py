@@ -19,6 +19,7 @@ from surf2vec.tasks.report.tables import (
     list_settings,
     list_steps,
 )
+from surf2vec.tasks.root import wording
 from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.root.records import (
     CorpusStep,
@@ -28,18 +29,7 @@ from surf2vec.tasks.root.records import (
     RunRecord,
     TrainStep,
 )
-from surf2vec.tasks.root.wording import (
-    format_bytes,
-    format_compact,
-    format_count,
-    format_duration,
-    format_key,
-    format_percent,
-    format_ratio,
-    format_score,
-    format_short,
-    shown,
-)
+from surf2vec.tasks.root.wording import shown
 from surf2vec.trainer.system.files import replace_file
 
 PAGES = Environment(
@@ -50,11 +40,8 @@ PAGES = Environment(
     lstrip_blocks=True,
     finalize=lambda value: shown(value) if type(value) is str else value,  # a macro's output is Markup, escaped already
 )
-FILTERS = (
-    format_bytes, format_short, format_compact, format_count, format_duration, format_key, format_percent, format_ratio,
-    format_score, mask_credentials,
-)  # fmt: skip
-PAGES.filters |= {function.__name__: function for function in FILTERS}
+PAGES.filters |= {name: value for name, value in vars(wording).items() if name.startswith("format_")}
+PAGES.filters["mask_credentials"] = mask_credentials
 
 
 def write_report(record: RunRecord, export_dir: Path | None, report_path: Path) -> None:

@@ -258,23 +258,25 @@ def list_losses(record: RunRecord) -> list[dict[str, Any]]:
         value = record.setting("ingest", name)
         return f"ingest.{name}" if value is None else f"{value:,} (ingest.{name})"
 
+    newest = f"more events of a user than {setting('max_user_events')}: the newest stay"
     item_limits = f"fewer events than {setting('min_item_events')}, or fewer users than {setting('min_item_users')}"
     losses = [
-        ("lines", "lines", "events", reasons),
-        ("events", "events in the window", "events without bots",
-            f"bots: users with more events on a day than {setting('max_day_events')}"),
-        ("events", "events without bots", "events without repeats", "the same page again at once"),
-        ("pages", "items in the window", "items in the vocabulary", item_limits),
-        ("events", "events without repeats", "events of items in the vocabulary", "events of the pages left out"),
-        ("users", "users in the window", "users kept",
-            f"bots, and fewer events of pages kept than {setting('min_user_events')}"),
-        ("events", "events of items in the vocabulary", "events of users kept", "events of the users left out"),
-        ("events", "events of users kept", "tokens (the newest events of each user)",
-            f"more events of a user than {setting('max_user_events')}: the newest stay"),
-    ]  # fmt: skip
+        ("lines", "events", reasons),
+        ("events in the window", "events without bots", f"bots: more events on a day than {setting('max_day_events')}"),
+        ("events without bots", "events without repeats", "the same page again at once"),
+        ("items in the window", "items in the vocabulary", item_limits),
+        ("events without repeats", "events of items in the vocabulary", "events of the items left out"),
+        (
+            "users in the window",
+            "users kept",
+            f"bots, and fewer events of items kept than {setting('min_user_events')}",
+        ),
+        ("events of items in the vocabulary", "events of users kept", "events of the users left out"),
+        ("events of users kept", "tokens (the newest events of each user)", newest),
+    ]
     return [
-        {"what": what, "before": stages[before], "after": stages[after], "because": because}
-        for what, before, after, because in losses
+        {"what": before.split()[0], "before": stages[before], "after": stages[after], "because": because}
+        for before, after, because in losses
         if None not in (stages.get(before), stages.get(after)) and stages[before] != stages[after]
     ]
 

@@ -35,13 +35,13 @@ def test_each_loss_names_its_reason_and_the_setting() -> None:
     losses = list_losses(RunRecord.model_validate(RECORD))
     assert [(loss["what"], loss["before"], loss["after"], loss["because"]) for loss in losses] == [
         ("lines", 40_000, 30_000, "9,000 static asset, 900 crawler, 100 no URL"),
-        ("events", 30_000, 29_000, "bots: users with more events on a day than 2,000 (ingest.max_day_events)"),
+        ("events", 30_000, 29_000, "bots: more events on a day than 2,000 (ingest.max_day_events)"),
         (
-            "pages", 26_492, 246,
+            "items", 26_492, 246,
             "fewer events than 5 (ingest.min_item_events), or fewer users than 3 (ingest.min_item_users)",
         ),
-        ("events", 29_000, 8_000, "events of the pages left out"),
-        ("users", 500, 400, "bots, and fewer events of pages kept than 2 (ingest.min_user_events)"),
+        ("events", 29_000, 8_000, "events of the items left out"),
+        ("users", 500, 400, "bots, and fewer events of items kept than 2 (ingest.min_user_events)"),
         ("events", 8_000, 7_900, "events of the users left out"),
     ]  # fmt: skip
 
