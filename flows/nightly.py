@@ -85,7 +85,7 @@ def nightly(
         since: First UTC day of the window; by default as config.window_days says, or all.
         until: Last UTC day of the window; by default that of the newest event.
         config: All settings, in the order of the night. None given: the defaults.
-        full: Train everything anew, whatever serves.
+        full: Train all users, and continue from no release.
     """
     return make_night(root, logs, since, until, config, full, call_task, REPORTER)
 

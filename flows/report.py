@@ -19,6 +19,7 @@ from prefect.runtime import flow_run
 
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.night.reporter import Reporter, percent
+from surf2vec.tasks.registry.releases import add_serving
 from surf2vec.tasks.report.cards import list_night, name_night
 from surf2vec.tasks.root.records import RegisterStep
 from surf2vec.tasks.root.run import Run
@@ -55,7 +56,7 @@ class PrefectReporter(Reporter):
         artifacts.create_table_artifact(key=key_of(publish, name), table=list(rows), description=description)
 
     def add_night(self, publish: PublishConfig, run: Run) -> None:
-        artifacts.create_markdown_artifact(key=key_of(publish, "night"), markdown=describe_night(run))
+        artifacts.create_markdown_artifact(key=key_of(publish, "night"), markdown=describe_night(run, publish))
 
     def name_night(self, run: Run) -> None:
         """Name the flow run. A night of a backfill is a flow run of its own."""
@@ -81,9 +82,9 @@ def key_of(publish: PublishConfig, name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", f"{publish.model_name}-{name}".lower()).strip("-")
 
 
-def describe_night(run: Run) -> str:
+def describe_night(run: Run, publish: PublishConfig) -> str:
     """Returns what happened in a run, as Markdown: its lines, and where the rest is."""
-    record = run.record()
+    record = add_serving(run.root, publish, run.record())
     registered = record.require(RegisterStep)
     page, report = registered.mlflow_page, str((run.folder / "report.html").resolve())
     place, _, view = (page or "").partition("?")

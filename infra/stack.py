@@ -167,19 +167,7 @@ class Stack:
     def _start_worker(self) -> Service:
         log = self.folder / "logs" / "worker.log"
         before = log.stat().st_size if log.exists() else 0
-        argv = [
-            sys.executable,
-            "-m",
-            "prefect",
-            "worker",
-            "start",
-            "--pool",
-            POOL,
-            "--type",
-            "process",
-            "--name",
-            "native",
-        ]
+        argv = [sys.executable, "-m", *f"prefect worker start --pool {POOL} --type process --name native".split()]
         return self._start(
             "worker", argv, lambda: b"started!" in log.read_bytes()[before:], self.client_environment | QUIET,
             stops_children=True, folder=CODE,

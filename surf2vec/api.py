@@ -69,11 +69,11 @@ class Release:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """Its manifest: release, space_id, numbers of users and items, and which columns of a vector are which part."""
+        """Its manifest: release, space_id, num_users, num_items, and the columns of each part of a vector."""
         return self._reader.manifest
 
     def user_vectors(self) -> pl.LazyFrame:
-        """Return user_id and vector of all users, lazily; a vector is an array of D numbers, float32."""
+        """Return user_id and vector of all users, lazily; a vector is float32[D]."""
         return self._scan("user")
 
     def item_vectors(self) -> pl.LazyFrame:
@@ -125,11 +125,11 @@ class Release:
         if not names:
             raise InputError(f"release {self.manifest['release']} has no {kind} vectors: it was trained with a tree")
         paths = [self._reader.path(f"{kind}_vectors/{name}") for name in names]
-        frame, numbers = pl.scan_parquet(paths), pl.col("vector").arr.to_list().cast(pl.List(pl.Float32))
+        frame, values = pl.scan_parquet(paths), pl.col("vector").arr.to_list().cast(pl.List(pl.Float32))
         if "scale" in frame.collect_schema():
-            numbers = numbers * pl.col("scale")
+            values = values * pl.col("scale")
         size: int = self.manifest["vector_size"]
-        return frame.with_columns(numbers.list.to_array(size).cast(pl.Array(pl.Float32, size))).drop(
+        return frame.with_columns(values.list.to_array(size).cast(pl.Array(pl.Float32, size))).drop(
             "scale", strict=False
         )
 

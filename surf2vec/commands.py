@@ -43,7 +43,7 @@ def run(
     since: Since = None,
     until: Until = None,
     *,
-    full: Annotated[bool, Option("--full", help="Train everything anew, whatever serves.")] = False,
+    full: Annotated[bool, Option("--full", help="Train all users, and continue from no release.")] = False,
     dry_run: Annotated[
         bool, Option("--dry-run", help="Say what would be done, and what it would cost. Writes nothing.")
     ] = False,

@@ -61,12 +61,10 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     assert not (tmp_path / "root").exists()
 
 
-def test_every_command_is_a_function_with_types_and_a_docstring() -> None:
+def test_every_command_is_a_function_with_types() -> None:
     for command in typer.main.get_command(app).commands:  # type: ignore[attr-defined]
-        function = getattr(surf2vec, command.replace("-", "_"))
         assert command.replace("-", "_") in surf2vec.__all__
-        assert inspect.getdoc(function), command
-        parameters = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(getattr(surf2vec, command.replace("-", "_"))).parameters.values()
         assert all(one.annotation is not inspect.Parameter.empty for one in parameters), command
 
 

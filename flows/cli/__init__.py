@@ -99,10 +99,10 @@ def describe_error(error: BaseException) -> tuple[str, str, int]:
     if format_message:
         return "bad_call", " ".join(format_message().split()), 2
     traceback.print_exception(error)
-    told = (
+    message = (
         f"{type(error).__name__}: {error}: this is a bug; run the same command again, and report it with the traceback"
     )
-    return SurfError.code, told, 1
+    return SurfError.code, message, 1
 
 
 def fail(code: str, message: str, exit_code: int) -> int:

@@ -27,7 +27,7 @@ from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.report.report import write_report
 from surf2vec.tasks.root.identity import list_earlier, registry_uri
-from surf2vec.tasks.root.records import ExportStep, RegisterStep, ReportStep, RunRecord, Step
+from surf2vec.tasks.root.records import RegisterStep, ReportStep, RunRecord, Step
 from surf2vec.tasks.root.run import FORGET, Root, Run, current_generation, lock_root, refuse_training
 from surf2vec.tasks.upkeep.gc import find_temporaries
 from surf2vec.tasks.users.tombstones import add_tombstones, read_tombstones
@@ -151,21 +151,22 @@ def _publish_without(copies: Copies, memory_bytes: int, on_event: OnEvent) -> di
         erase_from_export(folder, copies.wanted, memory_bytes, values, root.export(release))
     on_event("log", {"message": f"release {release} is {before['release']} without the users who are forgotten"})
     registered = _register(root, copies.publish, before["release"], release, on_event)
-    return {"release": release, "model_version": registered["model_version"]}
+    return {"release": release, "model_version": registered.model_version}
 
 
-def _register(root: Root, publish: PublishConfig, before: str, release: str, on_event: OnEvent) -> dict[str, Any]:
+def _register(root: Root, publish: PublishConfig, before: str, release: str, on_event: OnEvent) -> RegisterStep:
     """Register the release with a record derived from its origin's. It serves at once: the gate has passed these vectors."""
     run = Run(root, release)
     if not run.record_path.exists():
         run.amend(lambda _: _derive_record(root, publish, before, release))
     registered = publish_release(root, publish, run.record(), root.export(release), None, on_event)
     for alias in ("challenger", "champion"):
-        tracking.set_alias(registry_uri(root, publish), publish.model_name, alias, registered["model_version"])
-    step = RegisterStep.model_validate(registered | {"alias": "champion", "digest": release})
+        tracking.set_alias(registry_uri(root, publish), publish.model_name, alias, registered.model_version)
+    step = registered.model_copy(update={"alias": "champion", "digest": release})
     run.record_steps(step)
     report_path = run.folder / "report.html"
-    write_report(run.record(), root.export(release), report_path)
+    record = run.record()
+    write_report(record.replace(steps=record.steps.replace(step)), root.export(release), report_path)
     attach_report(root, publish, step, report_path)
     run.record_steps(ReportStep(report=str(report_path), digest=release))
     return registered
@@ -176,7 +177,7 @@ def _derive_record(root: Root, publish: PublishConfig, before: str, release: str
     manifest, old = read_json(root.export(release) / EXPORT_MANIFEST), Run(root, before).record()
     num_bytes = sum(about["bytes"] for about in list_files(manifest).values())
     export = {"release": release, "export_dir": str(root.export(release)), "num_users": manifest["num_users"]}
-    made: list[Step] = [(old.steps.export or ExportStep()).model_copy(update=export | {"bytes": num_bytes})]
+    made: list[Step] = [old.steps.export.model_copy(update=export | {"bytes": num_bytes})]
     if old.steps.gate:
         made.append(old.steps.gate.model_copy(update={"champion": before}))  # the release that it replaces
     return old.replace(

@@ -21,15 +21,7 @@ from surf2vec.tasks.export.vector_files import interests_of, read_vectors
 from surf2vec.tasks.gate.rules import TOP, Judgement, Rule, compare, hits, make_table, reciprocals
 from surf2vec.tasks.release.folder import ReleaseFolder
 from surf2vec.tasks.release.release_reader import decode_vectors
-from surf2vec.tasks.root.records import (
-    Comparison,
-    CorpusStep,
-    EvaluateStep,
-    ExportStep,
-    SettleStep,
-    Steps,
-    read_run_record,
-)
+from surf2vec.tasks.root.records import Comparison, Steps, read_run_record
 from surf2vec.tasks.root.run import Root, Run
 
 Days = Mapping[date, int]
@@ -84,18 +76,22 @@ class Case:
         return Run(self.root, self.champion).record().steps if self.champion else Steps()
 
 
-def open_case(run: Run, gate: GateConfig, champion: str | None, spaces: Mapping[str, str], window: Window) -> Case:
+def open_case(
+    run: Run,
+    gate: GateConfig,
+    champion: str | None,
+    spaces: Mapping[str, str],
+    window: Window,
+    has_served: bool = False,
+) -> Case:
     """Return the case of a run that has an export. `champion`: the release that serves now; `spaces`: those of all releases.
 
     A run that has served is compared with the champion in its recorded gate, so that it is never compared with itself.
     """
     record = run.record()
-    registered, judged = record.steps.registered, record.steps.gate
-    has_served = champion == run.run_id or (registered is not None and registered.alias == "champion")
-    if has_served and judged:
-        champion = began_with = judged.champion
-    else:
-        began_with = record.champion
+    began_with = record.champion
+    if record.steps.gate and (has_served or champion == run.run_id):
+        champion = began_with = record.steps.gate.champion
     days: Counter[date] = Counter()
     for file in window.files:
         if file.day:
@@ -108,8 +104,7 @@ def _find_days_before(run: Run, days: Days) -> Days:
     """Return the events of each day from the newest other run whose newest day is before that of `days`; else empty."""
     paths = [path for path in run.root.path.glob("runs/[!.]*/run.json") if path != run.record_path]
     for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True) if days else ():
-        judged = read_run_record(path).steps.gate
-        before = judged.days if judged else {}
+        before = read_run_record(path).steps.gate.days
         if before and date.fromisoformat(max(before)) < max(days):
             return {date.fromisoformat(day): events for day, events in before.items()}
     return {}
@@ -185,7 +180,7 @@ def list_rules(gate: GateConfig) -> list[Rule]:
 
 def _quality(case: Case) -> Figures:
     """Return the figures of the comparison on held-out items that neither release has seen."""
-    comparison = case.steps.get(EvaluateStep).comparison or Comparison()
+    comparison = case.steps.evaluate.comparison or Comparison()
     if comparison.champion not in (None, case.champion):
         reason = f"it was compared with release {comparison.champion}, which does not serve"
     elif comparison.ranks is None or not comparison.num_users or not (case.root.path / comparison.ranks).exists():
@@ -213,7 +208,7 @@ def _arrivals(case: Case) -> Figures:
         return figures
     # The night may build on a champion that was rolled back since: then a person must promote it.
     figures["champion"] = float(not case.has_changed)
-    until = case.champion_steps.get(CorpusStep).until
+    until = case.champion_steps.corpus.until
     missing = missing_days(case.days, date.fromisoformat(until)) if until else None
     figures["missing_days"] = "the champion's newest day is not known" if missing is None else float(len(missing))
     return figures | _counts(case)
@@ -221,8 +216,8 @@ def _arrivals(case: Case) -> Figures:
 
 def _counts(case: Case) -> Figures:
     """Return the share of users with a vector and the numbers of users and items, divided by those of the champion."""
-    export, before = (steps.get(ExportStep) for steps in (case.steps, case.champion_steps))
-    funnels = [dict(steps.get(CorpusStep).funnel) for steps in (case.steps, case.champion_steps)]
+    export, before = (steps.export for steps in (case.steps, case.champion_steps))
+    funnels = [dict(steps.corpus.funnel) for steps in (case.steps, case.champion_steps)]
     shares = [_ratio(funnel.get("users kept"), funnel.get("users in the window")) for funnel in funnels]
     figures = {
         "with_vector": _ratio(*shares),
@@ -235,11 +230,11 @@ def _counts(case: Case) -> Figures:
 
 def _own_hits(case: Case) -> float | str:
     """Return tonight's hit@10 divided by the champion's. Only nights of one kind compare: incremental ones are harder."""
-    sides = [steps.get(EvaluateStep) for steps in (case.steps, case.champion_steps)]
+    sides = [steps.evaluate for steps in (case.steps, case.champion_steps)]
     hit, hit_before = (one.metrics.get("hit_at_10") for one in sides)
     if hit is None or not hit_before:
         return f"the record of release {case.champion} does not have it"
-    kind, kind_before = (steps.get(SettleStep).kind for steps in (case.steps, case.champion_steps))
+    kind, kind_before = (steps.settle.kind for steps in (case.steps, case.champion_steps))
     if kind != kind_before:
         return f"the night is {kind}, the champion's was {kind_before}: they evaluate other users"
     fewest = min(one.num_users or 0 for one in sides)

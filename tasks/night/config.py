@@ -60,7 +60,7 @@ class PipelineConfig(Section):
     gate: GateConfig = Field(GateConfig(), title="Gate", description="What a release must reach to serve.")
     publish: PublishConfig = Field(PublishConfig(), title="Registry", description="Where releases are registered.")
     nightly: NightlyConfig = Field(
-        NightlyConfig(), title="Night after night", description="How a night goes on from the release that serves."
+        NightlyConfig(), title="Night after night", description="How a night continues from the release that serves."
     )
     resources: ResourcesConfig = Field(ResourcesConfig(), title="Resources", description="What a run may use.")
 

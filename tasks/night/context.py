@@ -14,6 +14,7 @@ from surf2vec.tasks.root.run import Root, open_root
 from surf2vec.tasks.training.beginning import night_schedule
 from surf2vec.tasks.training.worker_processes import pick_device
 from surf2vec.trainer.store.tokens import CHANGED, open_corpus
+from surf2vec.trainer.system.files import digest_json
 from surf2vec.trainer.training.job import Job, choose_parts
 
 
@@ -34,13 +35,21 @@ class NightContext:
         """
         device = pick_device(self.config.train, self.config.resources)
         corpus_dir = self.root.corpus(record.window_id)
-        chosen: dict[str, Any] = record.steps.trial.settings if record.steps.trial else {}
+        chosen: dict[str, Any] = record.steps.trial.settings
         config = replace(choose_parts(self.config.train, open_corpus(corpus_dir)), **chosen)
         return Job(
             corpus_dir / CHANGED if record.base else corpus_dir, self.root.store, config, self.config.host_bytes,
             device.kernel, device.memory_bytes, start=record.start,
             schedule=night_schedule(config) if record.base else None,
         )  # fmt: skip
+
+    def request(self) -> tuple[dict[str, Any], str]:
+        """Return the inputs of the night, and a digest of the request, which is the same for the same sources and settings."""
+        request = self.corpus_request(NightPlan())
+        inputs = request.inputs(request.select_window(self.root))
+        return inputs, digest_json(
+            {"inputs": inputs, "settings": self.config.outcome_settings(), "full": self.is_full}
+        )[:16]
 
     def corpus_request(self, record: NightPlan) -> CorpusRequest:
         """Returns the request for a run's corpus, with its base. A full night also keeps the retained users without events."""

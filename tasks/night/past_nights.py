@@ -6,7 +6,6 @@ the same sources is not run again, even if other nights were run since.
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
@@ -29,30 +28,9 @@ from surf2vec.trainer.system.files import digest_json, read_json, write_manifest
 FORMAT_VERSION = 1
 
 
-@dataclass(frozen=True)
-class BackfillRecord:
-    """The record of the nights that a backfill ran with the same settings."""
-
-    root: Root
-    digest: str
-
-    @property
-    def path(self) -> Path:
-        return self.root.run(f"backfill-{self.digest}") / "nights.json"
-
-    def read(self) -> dict[str, dict[str, Any]]:
-        """Returns day → record of its night (`day, window_id, run_id, ...`); empty if no night was run."""
-        return read_json(self.path)["nights"] if self.path.exists() else {}
-
-    def find(self, day: date, window_id: str) -> dict[str, Any] | None:
-        """Returns the night of a day if it was run on the same window, else None."""
-        night = self.read().get(day.isoformat())
-        return night if night and night["window_id"] == window_id else None
-
-    def add(self, night: dict[str, Any]) -> None:
-        """Record a night that ended; the write is synced to disk."""
-        nights = self.read() | {night["day"]: night}
-        write_manifest_json(self.path, {"format_version": FORMAT_VERSION, "nights": nights})
+def read_nights(path: Path) -> dict[str, dict[str, Any]]:
+    """Returns day → record of its night (`day, window_id, run_id, ...`); empty if no night was run."""
+    return read_json(path)["nights"] if path.exists() else {}
 
 
 def make_past_nights(
@@ -73,11 +51,11 @@ def make_past_nights(
     with reporter.step("backfill") as on_event, private_files(night.root):
         with lock_root(night.root, "backfill", partial(log, on_event)):
             call(ingest_events, night, logs)
-        record = BackfillRecord(night.root, digest_json(config.outcome_settings())[:12])
+        record = night.root.run(f"backfill-{digest_json(config.outcome_settings())[:12]}") / "nights.json"
         days = list_days(night.root, since, until)
         nights = []
         for number, (day, num_events) in enumerate(days.items(), start=1):
-            nights.append(make_day(make_night, record, day, num_events, config, on_event))
+            nights.append(make_day(make_night, night.root, record, day, num_events, config, on_event))
             log_progress(on_event, "backfill", number, len(days), "days")
         write_nights_page(night.root, config.publish)
     return {"nights": nights, "report": str(night.root.nights_page)}
@@ -85,21 +63,23 @@ def make_past_nights(
 
 def make_day(
     make_night: Callable[..., dict[str, Any]],
-    record: BackfillRecord,
+    root: Root,
+    record: Path,
     day: date,
     num_events: int,
     config: PipelineConfig,
     on_event: OnEvent,
 ) -> dict[str, Any]:
-    """Make the night of a day unless it is recorded. Returns its record, or the reason why the day has no night."""
-    root, log_line = record.root, partial(log, on_event)
+    """Make the night of a day unless it is recorded in `record`. Returns its record, or the reason why the day has no night."""
+    log_line = partial(log, on_event)
     skipped = {"day": day.isoformat(), "events": 0}
     if not num_events:
         log_line(f"{day}: no night, as there are no events on this day")
         return skipped | {"skipped": "no events on this day"}
     request = CorpusRequest(config.ingest, config.evaluate, until=day, window_days=config.window_days)
     window = request.name(root)
-    if done := record.find(day, window):
+    nights = read_nights(record)
+    if (done := nights.get(day.isoformat())) and done["window_id"] == window:
         log_line(f"{day}: done before, run {done['run_id']}")
         return done
     try:
@@ -108,7 +88,7 @@ def make_day(
         log_line(f"{day}: {error}")
         return skipped | {"skipped": str(error)}
     made = record_night(root, day, num_events, window, result)
-    record.add(made)
+    write_manifest_json(record, {"format_version": FORMAT_VERSION, "nights": nights | {day.isoformat(): made}})
     return made
 
 
@@ -137,7 +117,7 @@ def record_night(root: Root, day: date, num_events: int, window_id: str, result:
     names = ("run_id", "release", "model_version", "alias", "users", "items", "metrics", "seconds", "gate")
     steps = Run(root, result["run_id"]).record().steps
     counts = {"num_changed", "num_new_users"}
-    changed = steps.corpus.model_dump(include=counts, exclude_none=True) if steps.corpus else {}
+    changed = steps.corpus.model_dump(include=counts, exclude_none=True)
     night = {name: result[name] for name in names if name in result}
-    night["metrics"] = night["metrics"] | (steps.gate.metrics if steps.gate else {})
+    night["metrics"] = night["metrics"] | steps.gate.metrics
     return {"day": day.isoformat(), "events": num_events, "window_id": window_id} | night | changed

@@ -21,7 +21,7 @@ from surf2vec.tasks.gate.figures import foresee, open_case
 from surf2vec.tasks.ingest.ingest import ingest
 from surf2vec.tasks.ingest.sources import read_catalog
 from surf2vec.tasks.night.context import NightContext
-from surf2vec.tasks.night.runs import find_run, request_digest
+from surf2vec.tasks.night.runs import find_run
 from surf2vec.tasks.night.summary import announce_run
 from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.root import records
@@ -57,11 +57,12 @@ def dry_run(night: NightContext, logs: list[str], on_event: OnEvent) -> dict[str
         shadow = replace(night, root=make_shadow(place, Path(name) / "root"))
         known, started = read_catalog(shadow.root).entries.keys(), time.monotonic()
         try:
-            ingested = _ingest(shadow, logs, on_event)
+            work = (night.config.store.partitions, night.config.host_bytes, night.config.threads, on_event)
+            ingested = ingest(shadow.root, logs, night.config.ingest, *work)
             ingest_seconds = time.monotonic() - started
             run, is_known = _plan(shadow, read_registry(night.root, night.config.publish).serving)
             entries = read_catalog(shadow.root).entries
-            told = {
+            result = {
                 "dry_run": True,
                 "sources": {
                     "new": sorted(one["name"] for digest, one in entries.items() if digest not in known),
@@ -71,11 +72,11 @@ def dry_run(night: NightContext, logs: list[str], on_event: OnEvent) -> dict[str
                 "rejected": ingested["num_rejected"],
             }
             if is_known:
-                return told | {
+                return result | {
                     "kind": "none",
                     "message": announce_run(run.record()).removesuffix("; its results follow"),
                 }
-            return told | _foresee(shadow, run, ingest_seconds, on_event)
+            return result | _foresee(shadow, run, ingest_seconds, on_event)
         except SurfError as error:  # in words of the root, and not of the folder that is gone then
             raise type(error)(str(error).replace(str(shadow.root.path), str(place))) from None
 
@@ -98,17 +99,9 @@ def make_shadow(place: Path, shadow: Path) -> Root:
     return made
 
 
-def _ingest(night: NightContext, logs: list[str], on_event: OnEvent) -> dict[str, Any]:
-    config = night.config
-    work = (config.store.partitions, config.host_bytes, config.threads, on_event)
-    return ingest(night.root, logs, config.ingest, *work)
-
-
 def _plan(night: NightContext, champion: str | None) -> tuple[Run, bool]:
     """Return the run of the night, planned, and whether the same night was made already."""
-    request = night.corpus_request(records.NightPlan())
-    inputs = request.inputs(request.select_window(night.root))
-    digest = request_digest(inputs, night.config.outcome_settings(), night.is_full)
+    inputs, digest = night.request()
     found = find_run(night.root, digest)
     if found and (found.record().steps.report or found.record().steps.unchanged):
         return found, True
@@ -128,24 +121,26 @@ def _foresee(night: NightContext, run: Run, ingest_seconds: float, on_event: OnE
     seconds = {"ingest": ingest_seconds, "corpus": time.monotonic() - started}
     run.record_steps(corpus, records.ExportStep(num_users=corpus.num_users, num_items=corpus.num_items))
     record = run.record()
-    before = Run(night.root, record.champion).record().steps.export if record.champion else None
+    before = Run(night.root, record.champion).record().steps.export if record.champion else records.ExportStep()
     changed = corpus.num_users if corpus.num_changed is None else corpus.num_changed
-    told = {
+    result = {
         "kind": "incremental" if record.base else "full",
         "message": announce_run(record.replace(steps=records.Steps())).removeprefix(f"run {RUN_ID} "),
         "full_because": record.full_because,
         "champion": record.champion,
         "users": corpus.num_users, "items": corpus.num_items, "tokens": corpus.num_tokens,
-        "users_before": before.num_users if before else None, "items_before": before.num_items if before else None,
+        "users_before": before.num_users, "items_before": before.num_items,
         "changed_users": changed, "new_users": corpus.num_new_users, "users_left": corpus.num_left,
         "new_items": corpus.num_new_items,
     }  # fmt: skip
     if not changed:
-        return told | {
+        return result | {
             "kind": "none",
             "message": f"no changes since release {record.champion}; it stays champion",
         }
-    return told | {"predicted": _predict(night, record, seconds, on_event), "gate": _judge(night, run)}
+    window = night.corpus_request(records.NightPlan()).select_window(night.root)
+    gate = foresee(open_case(run, config.gate, record.champion, {}, window))
+    return result | {"predicted": _predict(night, record, seconds, on_event), "gate": gate}
 
 
 def _predict(
@@ -155,11 +150,7 @@ def _predict(
     job, corpus = night.job(record), open_corpus(night.root.corpus(record.window_id))
     plan = plan_job(job, night.root.path, on_event)
     kind = "incremental" if record.base else "full"
-    same = [
-        one
-        for one in read_run_records(night.root)
-        if one.steps.report and one.steps.settle and one.steps.settle.kind == kind
-    ]
+    same = [one for one in read_run_records(night.root) if one.steps.report and one.steps.settle.kind == kind]
     newest = max(same, key=lambda one: one.created_at, default=None)
     ended = newest.steps.ended() if newest else {}
     others = sum(ended[name].seconds or 0.0 for name in OTHERS if name in ended) if newest else None
@@ -181,9 +172,3 @@ def _predict(
         },
         "reasons": list(plan.reasons),
     }
-
-
-def _judge(night: NightContext, run: Run) -> dict[str, Any]:
-    """Return the gate as far as it is known before a training."""
-    window = night.corpus_request(records.NightPlan()).select_window(night.root)
-    return foresee(open_case(run, night.config.gate, run.record().champion, {}, window))

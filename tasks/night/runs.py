@@ -3,24 +3,16 @@
 Imports nothing slow: `surf2vec run` with nothing to do needs only this.
 """
 
-from typing import Any
-
 from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.root.records import CorpusStep, ExportStep, RegisterStep
 from surf2vec.tasks.root.run import Root, Run, current_generation, read_run_records
 from surf2vec.tasks.training.base import open_base
 from surf2vec.trainer.store.tokens import whole_window
-from surf2vec.trainer.system.files import digest_json
-
-
-def request_digest(inputs: dict[str, Any], settings: dict[str, Any], is_full: bool) -> str:
-    """Return a digest of the request for a night. Repeating a command with the same sources gives the same digest."""
-    return digest_json({"inputs": inputs, "settings": settings, "full": is_full})[:16]
 
 
 def find_run(root: Root, digest: str) -> Run | None:
-    """Return the newest run with this digest (`request_digest`), except unfinished ones whose base is no longer in the root."""
+    """Return the newest run of a request (`NightContext.request`), except unfinished ones whose base is no longer in the root."""
     same = [record for record in read_run_records(root) if record.request == digest]
     for record in sorted(same, key=lambda record: record.created_at, reverse=True):
         is_done = record.steps.report or record.steps.unchanged
@@ -45,7 +37,7 @@ def reopen_gone(run: Run) -> None:
     steps, before = record.steps, record.base.window_id if record.base else record.retained
     has_export = (root.export(run.run_id) / EXPORT_MANIFEST).exists()
     is_kept = (root.store / "pinned" / f"{run.run_id}.json").exists()
-    is_done = steps.registered is not None and has_export
+    is_done = bool(steps.registered) and has_export
     if steps.train and not (is_done or is_kept or _is_current(root, record.window_id)):
         run.forget_steps()
     elif steps.export and not has_export:

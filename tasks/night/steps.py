@@ -4,7 +4,9 @@ Only paths and ids go from step to step; results are read from the run's record 
 the same inputs is not repeated.
 """
 
+import time
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from surf2vec.tasks.corpus import build as corpus_task
@@ -24,7 +26,7 @@ from surf2vec.tasks.night.summary import announce_run, digest_gate, digest_verdi
 from surf2vec.tasks.registry import promotion
 from surf2vec.tasks.registry import publish as publish_task
 from surf2vec.tasks.registry.faults import is_served
-from surf2vec.tasks.registry.releases import read_registry
+from surf2vec.tasks.registry.releases import add_serving, read_registry
 from surf2vec.tasks.report.measured import describe_sharing, list_caveats, list_loads, list_measured
 from surf2vec.tasks.report.report import write_report
 from surf2vec.tasks.report.tables import describe_gate, list_losses, list_notes
@@ -51,18 +53,17 @@ from surf2vec.trainer.system.signals import stop_on_sigterm
 from surf2vec.trainer.training.loop import train
 
 
-def ingest_events(night: NightContext, logs: list[str]) -> dict[str, Any]:
+def ingest_events(night: NightContext, logs: list[str]) -> records.IngestStep:
     """Read the new sources among `logs` into events/. Returns the record of step "ingest"."""
     root, config = night.root, night.config
     with night.reporter.step("ingest") as on_event, open_fan_out(config.resources, root) as fan_out:
-        started = datetime.now(UTC)
-        work = (config.host_bytes, config.threads, on_event, fan_out)
+        started, work = time.monotonic(), (config.host_bytes, config.threads, on_event, fan_out)
         result = ingest_task.ingest(root, logs, config.ingest, config.store.partitions, *work)
-        return result | {"seconds": round((datetime.now(UTC) - started).total_seconds(), 3)}
+        return records.IngestStep(**result, seconds=round(time.monotonic() - started, 3))
 
 
 @needs_server
-def open_run(night: NightContext, ingested: dict[str, Any], logs: list[str]) -> Run:
+def open_run(night: NightContext, ingested: records.IngestStep, logs: list[str]) -> Run:
     """Returns the run of these sources, this window and these settings, and begins or continues its record."""
     with night.reporter.step("open-run") as on_event:
         run = _find_or_plan(night, logs, on_event)
@@ -78,10 +79,7 @@ def _find_or_plan(night: NightContext, logs: list[str], on_event: OnEvent) -> Ru
     restored from the registry first.
     """
     config, root = night.config, night.root
-    request = night.corpus_request(records.NightPlan())
-    inputs = request.inputs(request.select_window(root))
-    settings = config.outcome_settings()
-    digest = runs.request_digest(inputs, settings, night.is_full)
+    inputs, digest = night.request()
     found = runs.find_run(root, digest)
     if found:
         runs.reopen_gone(found)
@@ -95,7 +93,7 @@ def _find_or_plan(night: NightContext, logs: list[str], on_event: OnEvent) -> Ru
     night_request = night_task.NightRequest(config.train, config.nightly, inputs, night.is_full)
     plan = night_task.plan_night(root, champion, night_request, digest)
     window_id = night.corpus_request(plan).name(root)
-    made_of = {"window_id": window_id, "config": settings} | ({"full": True} if night.is_full else {})
+    made_of = {"window_id": window_id, "config": config.outcome_settings()} | ({"full": True} if night.is_full else {})
     run = Run(root, digest_json(made_of)[:12])
     if not run.record().steps.train:
         run.update(
@@ -113,8 +111,9 @@ def build_corpus(night: NightContext, run: Run) -> None:
     root, config = night.root, night.config
     with night.reporter.step("corpus") as on_event, open_fan_out(config.resources, root) as fan_out:
         record = run.record()
-        request, work = night.corpus_request(record), (config.host_bytes, config.threads, on_event, fan_out)
-        run.step(records.CorpusStep, record.window_id, lambda: corpus_task.build_corpus(root, request, *work))
+        work = (night.corpus_request(record), config.host_bytes, config.threads, on_event, fan_out)
+        build = partial(corpus_task.build_corpus, root, *work)
+        run.step(records.CorpusStep, record.window_id, lambda: records.CorpusStep(**build()))
     ended = run.record()
     notes = " ".join(["From lines to tokens.", *list_notes(ended)])
     night.reporter.add_table(night.config.publish, "funnel", list_losses(ended), notes)
@@ -135,7 +134,7 @@ def find_unchanged_base(night: NightContext, run: Run) -> Run | None:
     if not record.steps.unchanged:
         with night.reporter.step("unchanged") as on_event:
             on_event("log", {"message": f"no changes since release {release}; it stays champion"})
-    run.step(records.UnchangedStep, run.run_id, lambda: {"release": release})
+    run.step(records.UnchangedStep, run.run_id, lambda: records.UnchangedStep(release=release))
     return base
 
 
@@ -146,7 +145,7 @@ def try_settings(night: NightContext, run: Run) -> None:
         space = open_base(night.root, record.space.release) if record.space else None
         present = space.generation if space else None
         arguments = (night.root, night.job(record), present, record.base is not None, on_event)
-        run.step(records.TrialStep, run.run_id, lambda: trials.try_settings(*arguments))
+        run.step(records.TrialStep, run.run_id, lambda: records.TrialStep(**trials.try_settings(*arguments)))
 
 
 def train_vectors(night: NightContext, run: Run) -> None:
@@ -158,12 +157,13 @@ def train_vectors(night: NightContext, run: Run) -> None:
         record = run.record()
         job, num_workers = night.job(record), count_workers(device, night.config.resources)
 
-        def make() -> dict[str, Any]:
+        def make() -> records.TrainStep:
             night_task.begin_training(night.root, job, record, on_event)
             if num_workers == 1:
-                return train(job, on_event)
+                return records.TrainStep(**train(job, on_event))
+            crew = WorkerProcesses(num_workers, device, run.folder / "workers")
             with stop_on_sigterm() as stop:
-                return train_together(job, WorkerProcesses(num_workers, device, run.folder / "workers"), on_event, stop)
+                return records.TrainStep(**train_together(job, crew, on_event, stop))
 
         result = run.step(records.TrainStep, run.run_id, make)
     caveats = list_caveats(result, night.config.train.epochs)
@@ -178,7 +178,8 @@ def choose_weights(night: NightContext, run: Run) -> None:
     with night.reporter.step("choose") as on_event:
         record = run.record()
         corpus, space = open_corpus(night.job(record).corpus_dir), record.space.release if record.space else None
-        run.step(records.ChooseStep, run.run_id, lambda: choice.choose_weights(night.root, corpus, space, on_event))
+        chosen = partial(choice.choose_weights, night.root, corpus, space, on_event)
+        run.step(records.ChooseStep, run.run_id, lambda: records.ChooseStep(**chosen()))
 
 
 def evaluate_vectors(night: NightContext, run: Run) -> None:
@@ -187,7 +188,9 @@ def evaluate_vectors(night: NightContext, run: Run) -> None:
         record = run.record()
         corpus_dir, ranks = night.job(record).corpus_dir, f"runs/{run.run_id}/ranks.npy"
         arguments = (night.root, corpus_dir, record.champion, ranks, night.config.host_bytes, on_event)
-        result = run.step(records.EvaluateStep, run.run_id, lambda: evaluate_and_compare(*arguments))
+        result = run.step(
+            records.EvaluateStep, run.run_id, lambda: records.EvaluateStep(**evaluate_and_compare(*arguments))
+        )
     quality = [
         {"metric": name, "vectors": f"{value:.4f}", "popularity": f"{result.metrics['popularity_' + name]:.4f}"}
         for name, value in result.metrics.items()
@@ -227,7 +230,7 @@ def export_vectors(night: NightContext, run: Run) -> None:
             space_dir=space_dir if space and space.space_id == settled.space_id else None,
         )  # fmt: skip
 
-        def make() -> dict[str, Any]:
+        def make() -> records.ExportStep:
             generation = find_pinned(root.store, run.run_id) or open_generation(root.store)
             if generation.generation != settled.generation:
                 raise DamageError(
@@ -236,7 +239,7 @@ def export_vectors(night: NightContext, run: Run) -> None:
                 )
             exported = export_task.export_vectors(export, generation, on_event, fan_out)
             lost = measure_loss(open_corpus(corpus_dir), generation, export.export_dir, config.threads, on_event)
-            return exported | {"metrics": exported["metrics"] | lost}
+            return records.ExportStep(**exported | {"metrics": exported["metrics"] | lost})
 
         run.step(records.ExportStep, run.run_id, make)
 
@@ -259,7 +262,7 @@ def register_release(night: NightContext, run: Run) -> None:
     root, publish = night.root, night.config.publish
     with night.reporter.step("register") as on_event:
 
-        def make() -> dict[str, Any]:
+        def make() -> records.RegisterStep:
             promotion.pin_release(root, run.run_id)  # before it serves, because a rollback needs it
             export_dir = root.export(run.run_id)
             registered = publish_task.publish_release(root, publish, run.record(), export_dir, None, on_event)
@@ -270,12 +273,12 @@ def register_release(night: NightContext, run: Run) -> None:
         if done and not is_served(root, publish, done):
             run.reopen(records.RegisterStep)
         try:
-            run.step(records.RegisterStep, digest_verdict(run), make)
+            run.step(records.RegisterStep, digest_verdict(run, publish), make)
         except promotion.ChampionMovedError as error:
             on_event("log", {"message": str(error)})
             run.reopen(records.GateStep)
             _judge(night, run, on_event)
-            run.step(records.RegisterStep, digest_verdict(run), make)
+            run.step(records.RegisterStep, digest_verdict(run, publish), make)
 
 
 def push_release(night: NightContext, run: Run) -> None:
@@ -308,15 +311,15 @@ def _push_to(night: NightContext, url: str, on_event: OnEvent) -> dict[str, Any]
 @needs_server
 def write_reports(night: NightContext, run: Run) -> None:
     """Write the report into the run's folder, and log it to the run in MLflow."""
-    path = run.folder / "report.html"
+    path, publish = run.folder / "report.html", night.config.publish
 
-    def make() -> dict[str, Any]:
-        record = run.record()
+    def make() -> records.ReportStep:
+        record = add_serving(night.root, publish, run.record())
         write_report(record, night.root.export(run.run_id), path)
-        publish_task.attach_report(night.root, night.config.publish, record.require(records.RegisterStep), path)
-        return {"report": str(path)}
+        publish_task.attach_report(night.root, publish, record.require(records.RegisterStep), path)
+        return records.ReportStep(report=str(path))
 
-    run.step(records.ReportStep, digest_verdict(run), make)
+    run.step(records.ReportStep, digest_verdict(run, publish), make)
     write_nights_page(night.root, night.config.publish)
     night.reporter.add_night(night.config.publish, run)
 
@@ -325,17 +328,22 @@ def _judge(night: NightContext, run: Run, on_event: OnEvent) -> None:
     """Judge the release and record the record of step "gate". A release that is held back raises an alarm."""
     gate = night.config.gate
 
-    def make() -> dict[str, Any]:
+    def make() -> records.GateStep:
         registry = read_registry(night.root, night.config.publish)
         spaces = {promotion.name_release(version): version.tags.get("space_id", "") for version in registry.versions}
         champion = promotion.name_release(registry.champion) if registry.champion else None
         window = select_window(night.root, night.since, night.until, night.config.window_days)
-        judged = gate_task.judge_release(gate_task.open_case(run, gate, champion, spaces, window))
-        before = run.record().steps.gate
-        judged |= {"overridden": before.overridden} if before and before.overridden else {}
-        is_first = judged["verdict"] == "first"
-        message = "there is no champion to compare the release with"
-        on_event("log", {"message": message if is_first else describe_gate(records.GateStep(**judged))})
+        has_served = any(
+            one.tags.get("release") == run.run_id and "promoted_at" in one.tags for one in registry.versions
+        )
+        judged = records.GateStep(
+            **gate_task.judge_release(gate_task.open_case(run, gate, champion, spaces, window, has_served))
+        )
+        is_first = judged.verdict == "first"
+        on_event(
+            "log",
+            {"message": "there is no champion to compare the release with" if is_first else describe_gate(judged)},
+        )
         return judged
 
     result = run.step(records.GateStep, digest_gate(run, gate), make)

@@ -5,9 +5,9 @@ from typing import Any
 from surf2vec.tasks.config import GateConfig, PublishConfig
 from surf2vec.tasks.ingest.deliveries import find_known
 from surf2vec.tasks.night.context import NightContext
-from surf2vec.tasks.night.runs import find_run, is_whole, request_digest
+from surf2vec.tasks.night.runs import find_run, is_whole
 from surf2vec.tasks.registry.faults import is_served
-from surf2vec.tasks.registry.releases import find_alias
+from surf2vec.tasks.registry.releases import add_serving
 from surf2vec.tasks.report.measured import list_train_metrics
 from surf2vec.tasks.report.tables import list_facts, list_losses, list_notes
 from surf2vec.tasks.root import records
@@ -16,9 +16,9 @@ from surf2vec.trainer.system.files import digest_json, is_locked
 
 STEPS = (
     records.IngestStep, records.CorpusStep, records.TrialStep, records.TrainStep, records.ChooseStep, records.EvaluateStep,
-    records.RefitStep, records.SettleStep, records.ExportStep,
+    records.RefitStep, records.SettleStep, records.ExportStep, records.GateStep, records.RegisterStep, records.ReportStep,
 )  # fmt: skip
-"""The steps that a night never repeats once it is registered."""
+"""The steps of a night that is complete."""
 
 
 def find_finished(night: NightContext, logs: list[str]) -> Run | None:
@@ -30,22 +30,17 @@ def find_finished(night: NightContext, logs: list[str]) -> Run | None:
     is_busy = is_locked(root.path / ".lock") or root.forgetting.exists()
     if is_busy or config.publish.stores or not find_known(root, logs, config.ingest, config.store.partitions):
         return None
-    request = night.corpus_request(records.NightPlan())
-    inputs = request.inputs(request.select_window(root))
-    run = find_run(root, request_digest(inputs, config.outcome_settings(), night.is_full))
+    run = find_run(root, night.request()[1])
     if run is None or not is_whole(run):
         return None
     steps = run.record().steps
     if steps.unchanged:
         return run if Run(root, steps.unchanged.release).record_path.exists() else None
-    if any(steps.find(step) is None for step in STEPS):
+    if not all(steps.find(step) for step in STEPS):
         return None
-    gate, registered, report = steps.gate, steps.registered, steps.report
-    if gate is None or registered is None or report is None:
-        return None
-    verdict = digest_verdict(run)
-    is_current = gate.digest == digest_gate(run, config.gate) and registered.digest == report.digest == verdict
-    return run if is_current and is_served(root, config.publish, registered) else None
+    gate, verdict = digest_gate(run, config.gate), digest_verdict(run, config.publish)
+    is_current = steps.gate.digest == gate and steps.registered.digest == steps.report.digest == verdict
+    return run if is_current and is_served(root, config.publish, steps.registered) else None
 
 
 def summarize_finished(run: Run, publish: PublishConfig) -> dict[str, Any]:
@@ -61,9 +56,9 @@ def digest_gate(run: Run, gate: GateConfig) -> str:
     return digest_json({"run": run.run_id, "gate": gate.model_dump(mode="json")})
 
 
-def digest_verdict(run: Run) -> str:
-    """Returns a digest of the gate's verdict, as the input of the steps "register" and "report"."""
-    gate = run.record().require(records.GateStep)
+def digest_verdict(run: Run, publish: PublishConfig) -> str:
+    """Returns a digest of the verdict of the gate and of a person, as the input of the steps "register" and "report"."""
+    gate = add_serving(run.root, publish, run.record()).require(records.GateStep)
     return digest_json({"verdict": gate.verdict, "overridden": gate.overridden, "digest": gate.digest})
 
 
@@ -85,18 +80,18 @@ def announce_run(record: records.RunRecord) -> str:
 
 def summarize(run: Run, publish: PublishConfig) -> dict[str, Any]:
     """Returns what `surf2vec run --json` prints, from the run's record. The alias is the version's current one."""
-    record = run.record()
-    recorded, gate_keys = record.require, {"passes", "verdict", "held_by", "overridden", "table"}
+    record = add_serving(run.root, publish, run.record())
+    recorded, gate_keys = record.require, ("passes", "verdict", "held_by", "overridden", "table")
     ingest, export = recorded(records.IngestStep), recorded(records.ExportStep)
     registered = recorded(records.RegisterStep)
-    corpus, settled = recorded(records.CorpusStep), record.steps.settle or records.SettleStep()
+    corpus, settled = recorded(records.CorpusStep), record.steps.settle
     return {
         "run_id": run.run_id,
         "release": export.release,
         "model_name": registered.model_name,
         "model_version": registered.model_version,
-        "alias": find_alias(run.root, publish, registered),
-        "gate": recorded(records.GateStep).model_dump(include=gate_keys),
+        "alias": registered.alias,
+        "gate": {name: getattr(recorded(records.GateStep), name) for name in gate_keys},
         "tracking_uri": registered.tracking_uri,
         "users": export.num_users,
         "items": export.num_items,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from surf2vec.tasks.config import PublishConfig
-from surf2vec.tasks.registry.releases import list_versions
+from surf2vec.tasks.registry.releases import read_model
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.root.identity import registry_uri
@@ -24,9 +24,8 @@ def is_served(root: Root, publish: PublishConfig, registered: RegisterStep) -> b
     uri = registry_uri(root, publish)
     if not uri.startswith("sqlite:///"):
         return True
-    wanted = (registered.model_name, registered.model_version)
-    copies = [one for one in list_versions(uri) if (one.name, one.number) == wanted]
-    return not any(fault for one in copies for fault in find_faults(one.folder, one.tags))
+    version = read_model(uri, registered.model_name).get(registered.model_version)
+    return version is None or not any(find_faults(version.folder, version.tags))
 
 
 def find_faults(folder: Path | None, tags: dict[str, str]) -> Iterator[str]:

@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def connect(tracking_uri: str) -> Iterator[MlflowClient]:
         failure = UnavailableError if _is_away(error) else ResourceError
         raise failure(
             f"MLflow at {mask_credentials(tracking_uri)} failed: {_reason(error)}; see that the URI is right and has "
-            "its password where it needs one, that the server is up and can be written to; the same command then goes on"
+            "its password where it needs one, that the server is up and can be written to; then run the same command again"
         ) from None
 
 
@@ -220,12 +220,6 @@ def open_run(
         return run.info.run_id
 
 
-def describe_run(tracking_uri: str, mlflow_run_id: str, text: str) -> None:
-    """Set the description of a run, in Markdown."""
-    with connect(tracking_uri) as client:
-        client.set_tag(mlflow_run_id, MLFLOW_RUN_NOTE, text)
-
-
 def find_page(tracking_uri: str, mlflow_run_id: str) -> str | None:
     """Return the URL of the run in MLflow's UI; None if there is no server, only a database."""
     if not tracking_uri.startswith("http"):
@@ -235,22 +229,30 @@ def find_page(tracking_uri: str, mlflow_run_id: str) -> str | None:
     return f"{mask_credentials(tracking_uri).rstrip('/')}/#/experiments/{experiment_id}/runs/{mlflow_run_id}{VIEW}"
 
 
-def log_metrics(tracking_uri: str, mlflow_run_id: str, metrics: Sequence[Metric]) -> None:
-    """Log values of metrics in batches. Logging the same values and times again adds nothing."""
+def log_run(
+    tracking_uri: str,
+    mlflow_run_id: str,
+    metrics: Sequence[Metric] = (),
+    files: Sequence[Path] = (),
+    documents: Mapping[str, dict[str, Any]] = {},
+    note: str | None = None,
+    status: str | None = None,
+) -> None:
+    """Log to a run: its description in Markdown, values of metrics, small files, JSON documents by name. End it with `status`.
+
+    Logging the same values and times again adds nothing.
+    """
     with connect(tracking_uri) as client:
+        if note is not None:
+            client.set_tag(mlflow_run_id, MLFLOW_RUN_NOTE, note)
         for start in range(0, len(metrics), MAX_BATCH_METRICS):
             client.log_batch(mlflow_run_id, metrics=metrics[start : start + MAX_BATCH_METRICS])
-
-
-def log_files(
-    tracking_uri: str, mlflow_run_id: str, files: Sequence[Path], documents: dict[str, dict[str, Any]]
-) -> None:
-    """Log small files, and JSON documents by name, as artifacts of the run."""
-    with connect(tracking_uri) as client:
         for path in files:
             client.log_artifact(mlflow_run_id, str(path))
         for name, value in documents.items():
             client.log_dict(mlflow_run_id, value, name)
+        if status:
+            client.set_terminated(mlflow_run_id, status)
 
 
 def read_document(tracking_uri: str, experiment: str, run_id: str, name: str) -> dict[str, Any]:
@@ -262,9 +264,3 @@ def read_document(tracking_uri: str, experiment: str, run_id: str, name: str) ->
         if not found:
             raise DamageError(f"{what} is missing in the registry")
         return read_json(download(tracking_uri, f"runs:/{found[0].info.run_id}/{name}", Path(folder), what))
-
-
-def end_run(tracking_uri: str, mlflow_run_id: str, has_failed: bool = False) -> None:
-    """Mark the MLflow run as finished, or as failed."""
-    with connect(tracking_uri) as client:
-        client.set_terminated(mlflow_run_id, "FAILED" if has_failed else "FINISHED")

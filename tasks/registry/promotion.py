@@ -20,8 +20,8 @@ from surf2vec.tasks.registry.releases import alias_of, read_registry
 from surf2vec.tasks.registry.versions import CHALLENGER, CHAMPION, Registered, Version
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.root.identity import registry_uri
-from surf2vec.tasks.root.records import GateStep, RunRecord, Step
-from surf2vec.tasks.root.run import Root, Run, private_files
+from surf2vec.tasks.root.records import GateStep
+from surf2vec.tasks.root.run import Root, private_files
 from surf2vec.tasks.root.wording import shown
 from surf2vec.trainer.errors import DamageError, HeldBackError, InputError
 from surf2vec.trainer.events import OnEvent, ignore_event
@@ -114,7 +114,6 @@ def promote(
         version = _get_version(registered, number or registered.aliases[CHALLENGER])
         before = registered.aliases.get(CHAMPION)
         if version.number == before:
-            _record_promotion(root, version, version.tags.get("override_reason"))  # a killed call did not
             return _describe(publish, version, before, f"version {before} serves already", started)
         _check_complete(root, version)
         objection, gate = None, version.tags.get("gate")
@@ -133,7 +132,6 @@ def promote(
         _move(root, publish, version, tags, [CHAMPION])
         reason = f", though {objection}: {override}" if objection else f": {given}" if given else ""
         message = f"version {version.number} (release {version.tags['release']}) serves now{reason}"
-        _record_promotion(root, version, tags.get("override_reason"))
         on_event("log", {"message": message})
     return _describe(publish, version, before, message, started)
 
@@ -248,22 +246,6 @@ def _move(
     tracking.set_tags(uri, version, tags)
     for alias in aliases:
         tracking.set_alias(uri, version.name, alias, version.number)
-
-
-def _record_promotion(root: Root, version: Version, reason: str | None) -> None:
-    """Record that a version serves, and a person's reason for it, in the record of its run, if this root has the run."""
-    run = Run(root, name_release(version))
-
-    def change(record: RunRecord) -> RunRecord:
-        steps: list[Step] = []
-        if registered := record.steps.registered:
-            steps.append(registered.model_copy(update={"alias": CHAMPION}))
-        if reason and record.steps.gate:
-            steps.append(record.steps.gate.model_copy(update={"overridden": reason}))
-        return record.replace(steps=record.steps.replace(*steps))
-
-    if run.record_path.exists() and change(record := run.record()) != record:
-        run.amend(change)
 
 
 def _describe(

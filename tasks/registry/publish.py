@@ -7,7 +7,6 @@ A version is identified by the sha256 of its export's manifest. So registering a
 completes an interrupted one: the model's files come first, then the version with its tags, then the aliases.
 """
 
-from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ from surf2vec.tasks.registry import mlflow_runs, tracking
 from surf2vec.tasks.registry.faults import TAG_PATH, TAG_SHA256, find_faults
 from surf2vec.tasks.registry.mlflow_runs import Metric
 from surf2vec.tasks.registry.promotion import settle_aliases
-from surf2vec.tasks.registry.release_state import open_state
+from surf2vec.tasks.registry.release_state import STATE, gather_state
+from surf2vec.tasks.registry.releases import add_serving, read_model
 from surf2vec.tasks.registry.tracking import Content
 from surf2vec.tasks.registry.versions import Version
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
@@ -28,13 +28,8 @@ from surf2vec.tasks.report.tables import flatten
 from surf2vec.tasks.root.credentials import mask_credentials, mask_values
 from surf2vec.tasks.root.identity import ROOT_TAG, claim_registry, is_own_registry, registry_uri
 from surf2vec.tasks.root.records import (
-    CorpusStep,
-    EvaluateStep,
-    ExportStep,
-    GateStep,
     RegisterStep,
     RunRecord,
-    TrainStep,
 )
 from surf2vec.tasks.root.run import Root, open_scratch_folder
 from surf2vec.trainer.events import OnEvent, ignore_event
@@ -56,14 +51,14 @@ def publish_release(
     export_dir: Path,
     report_path: Path | None,
     on_event: OnEvent = ignore_event,
-) -> dict[str, Any]:
-    """Register the export with the record of its run, and write its README. Returns the record of this step for the record.
+) -> RegisterStep:
+    """Register the export with the record of its run, and write its README. Returns the record of this step.
 
     The version becomes challenger, and champion if the step "gate" passed. Raises DamageError if the export is incomplete,
     ResourceError if MLflow cannot be reached or written to.
     """
     manifest = read_json(export_dir / EXPORT_MANIFEST)
-    way_out = f"remove {export_dir} and give the same `surf2vec run` again: it repeats the export"
+    way_out = f"remove {export_dir} and run the same command again: it repeats the export"
     verify_all((export_dir / name, about, way_out) for name, about in list_files(manifest).items())
     root_id, uri = claim_registry(root, publish), registry_uri(root, publish)
     digest = digest_file(export_dir / EXPORT_MANIFEST)
@@ -78,27 +73,23 @@ def publish_release(
         is_same = one.tags.get("manifest_sha256") == digest and one.tags.get(ROOT_TAG) == root_id
         return is_same and not one.is_copied
 
-    version = next(filter(is_ours, tracking.get_registered(uri, publish.model_name).versions), None)
-    if version is None or (
-        uri.startswith("sqlite:///") and any(find_faults(tracking.find_folder(uri, version), version.tags))
-    ):
+    version = next(filter(is_ours, read_model(uri, publish.model_name).versions), None)
+    if version is None or (uri.startswith("sqlite:///") and any(find_faults(version.folder, version.tags))):
         version = _copy_release(root, publish, record, export_dir, mlflow_run, version, on_event)
-    alias = settle_aliases(root, publish, version.number, record.steps.gate)
+    settle_aliases(root, publish, version.number, record.steps.gate)
     registered = RegisterStep(
-        model_name=publish.model_name, model_version=version.number, alias=alias, mlflow_run_id=mlflow_run,
+        model_name=publish.model_name, model_version=version.number, mlflow_run_id=mlflow_run,
         storage=version.tags.get("storage", "copy"), tracking_uri=mask_credentials(uri),
         mlflow_page=mlflow_runs.find_page(uri, mlflow_run),
     )  # fmt: skip
-    ended = record.replace(steps=record.steps.replace(registered))
-    mlflow_runs.describe_run(uri, mlflow_run, "\n".join(list_night(ended)))
+    ended = add_serving(root, publish, record.replace(steps=record.steps.replace(registered)))
     card = version_card(ended, manifest, _count_bytes(manifest), version.tags.get("export_uri"))
     with replace_file(export_dir / README) as temporary:
         temporary.write_text(f"# {name_night(record)}\n\n{card}\n", encoding="utf-8")
-    mlflow_runs.log_metrics(uri, mlflow_run, list_metrics(record))
     files = [export_dir / EXPORT_MANIFEST] + ([report_path] if report_path and report_path.exists() else [])
-    mlflow_runs.log_files(uri, mlflow_run, files, {"run.json": mask_values(record.to_json())})
-    mlflow_runs.end_run(uri, mlflow_run)
-    return registered.model_dump(exclude_unset=True)
+    documents, note = {"run.json": mask_values(record.to_json())}, "\n".join(list_night(ended))
+    mlflow_runs.log_run(uri, mlflow_run, list_metrics(record), files, documents, note, "FINISHED")
+    return ended.steps.registered
 
 
 def _copy_release(
@@ -112,22 +103,25 @@ def _copy_release(
     # `export_path` says where in the model the manifest is.
     tags = {"manifest_sha256": digest_file(export_dir / EXPORT_MANIFEST), ROOT_TAG: claim_registry(root, publish)}
     if is_copy:
+        artifacts, config = {"export": export_dir}, {}
         tags |= {"storage": "copy", "export_path": f"artifacts/{export_dir.name}"}
-        content = Content({"export": export_dir}, {}, tags)
     else:
-        config = {"export_uri": export_dir.resolve().as_uri()}
+        artifacts, config = {"manifest": export_dir / EXPORT_MANIFEST}, {"export_uri": export_dir.resolve().as_uri()}
         tags |= {"storage": "reference", "export_path": "artifacts"} | config
-        content = Content({"manifest": export_dir / EXPORT_MANIFEST}, config, tags)
-    state = open_state(root, export_dir, record, content, is_copy) if publish.with_state else nullcontext((content, 0))
-    with state as (content, state_bytes), open_scratch_folder(root, "mlflow") as scratch:
+    with open_scratch_folder(root, "mlflow") as scratch:
+        state = (scratch if is_copy else export_dir) / STATE
+        if publish.with_state and (digest := gather_state(root, manifest, record, state)):
+            tags |= {TAG_SHA256: digest, TAG_PATH: f"artifacts/{STATE}" if is_copy else STATE}
+            artifacts |= {STATE: state} if is_copy else {}
+        content = Content(artifacts, config, tags)
         by_reference = "" if is_copy else f" by reference: they must stay in {export_dir.resolve()}"
-        state_size = f" and {state_bytes / 1e6:,.1f} MB of state" if state_bytes else ""
+        with_state = " with its state" if TAG_SHA256 in tags else ""
         again = f", once more, as the copy of version {version.number} is damaged," if version else ""
-        message = f"registering{again} {size_bytes / 1e6:,.1f} MB{state_size} at {mask_credentials(uri)}{by_reference}"
+        message = f"registering{again} {size_bytes / 1e6:,.1f} MB{with_state} at {mask_credentials(uri)}{by_reference}"
         on_event("log", {"message": message})
         sync_folders(export_dir)  # a state by reference was just written into it
         if version:
-            tracking.mend_model(uri, version, content, scratch)
+            tracking.repair_copy(uri, version, content, scratch)
             tracking.set_tags(uri, version, dict.fromkeys((TAG_SHA256, TAG_PATH)) | content.tags)
             return version
         model_id = tracking.log_model(uri, mlflow_run, content, scratch)
@@ -138,12 +132,12 @@ def _copy_release(
 
 def attach_report(root: Root, publish: PublishConfig, registered: RegisterStep, report_path: Path) -> None:
     """Add the report to the MLflow run of a release."""
-    mlflow_runs.log_files(registry_uri(root, publish), registered.mlflow_run_id, [report_path], {})
+    mlflow_runs.log_run(registry_uri(root, publish), registered.mlflow_run_id, files=[report_path])
 
 
 def _describe_version(record: RunRecord, manifest: dict[str, Any]) -> dict[str, str]:
     """Return the tags by which releases are found and compared; everything else is on the version's card."""
-    metrics, until = (record.steps.evaluate or EvaluateStep()).metrics, (record.steps.corpus or CorpusStep()).until
+    metrics, until = record.steps.evaluate.metrics, record.steps.corpus.until
     tags = {name: manifest[name] for name in ("release", "space_id")} | ({"window_until": until} if until else {})
     return tags | {name: f"{metrics[name]:.4f}" for name in ("hit_at_10", "popularity_hit_at_10") if name in metrics}
 
@@ -163,12 +157,9 @@ def list_metrics(record: RunRecord) -> list[Metric]:
     The report and run.json have all other figures, a version's card all rules of the gate.
     """
     steps = record.steps
-    corpus, train = steps.corpus or CorpusStep(), steps.train or TrainStep()
-    export, gate = steps.export or ExportStep(), steps.gate or GateStep()
-    measured = list_train_metrics(train)
-    started_ms = _started_ms(record)
-    evaluated = steps.evaluate.metrics if steps.evaluate else {}
-    values: dict[str, float | None] = {f"quality/{name}": evaluated.get(name) for name in QUALITY}
+    corpus, train, export, gate = steps.corpus, steps.train, steps.export, steps.gate
+    measured, started_ms = list_train_metrics(train), _started_ms(record)
+    values: dict[str, float | None] = {f"quality/{name}": steps.evaluate.metrics.get(name) for name in QUALITY}
     values |= {f"quality/{name}": value for name, value in export.metrics.items()}
     values |= {f"gate/{name}": gate.metrics.get(f"gate_{name}") for name in GATE}
     values |= {

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from surf2vec.tasks.export.without_users import count_users, erase_from_export
-from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.registry.releases import list_versions, read_model
 from surf2vec.tasks.registry.versions import Version
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, check_manifest, check_tables, leads_outside
 from surf2vec.tasks.release.release_reader import list_files
@@ -71,8 +71,7 @@ class Fetcher:
         if _is_complete(target, about):
             return
         arriving, what = target.with_name(f"{target.name}.part"), f"{name} of {version.place}"
-        source = _find_source(self.tracking_uri, version, name, self.tag)
-        if source and source.exists():
+        if (source := _find_source(version, name, self.tag)) and source.exists():
             _check(verify_size, source, about, what)  # before it is copied: it may be larger than the disk
         _fetch(self.tracking_uri, version, name, arriving, self.tag)
         _check(verify_file, arriving, about, what)
@@ -157,9 +156,9 @@ def find_version(uri: str, tracking_uri: str) -> Version:
     if tracking_uri.startswith("sqlite:///") and not Path(tracking_uri.removeprefix("sqlite:///")).exists():
         # MLflow would make an empty one.
         raise InputError(f"there is no registry at {place}: see that --root or the tracking URI is right")
-    registered = tracking.get_registered(tracking_uri, match["name"])
+    registered = read_model(tracking_uri, match["name"])
     if not registered.versions:
-        names = ", ".join(tracking.list_models(tracking_uri)) or "none: register a release first"
+        names = ", ".join(sorted({one.name for one in list_versions(tracking_uri)})) or "none: register a release first"
         raise InputError(f"{place} has no model {match['name']!r} with a version; its models are {names}")
     version = registered.get(int(match["version"] or registered.aliases.get(match["alias"], 0)))
     if version is None:
@@ -174,13 +173,14 @@ def find_version(uri: str, tracking_uri: str) -> Version:
 
 
 def _fetch(tracking_uri: str, version: Version, name: str, target: Path, tag: str) -> None:
-    """Copy one file of the release to `target`: out of the registry, or from the folder that the version refers to."""
+    """Copy one file of the release to `target`: from a folder on this machine, or else through MLflow."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    if "export_uri" not in version.tags or (tag == "export_path" and name == EXPORT_MANIFEST):
+    source = _find_source(version, name, tag)
+    if source is None:
+        from surf2vec.tasks.registry import tracking  # imports MLflow, which a registry on this machine does not need
+
         tracking.download_file(tracking_uri, version, f"{version.tags[tag]}/{name}", target)
         return
-    source = _find_source(tracking_uri, version, name, tag)
-    assert source is not None
     try:
         shutil.copyfile(source, target)
     except OSError as error:
@@ -188,17 +188,16 @@ def _fetch(tracking_uri: str, version: Version, name: str, target: Path, tag: st
             raise
         problem = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
         raise DamageError(
-            f"{name} of {version.place} {problem} in {source.parents[name.count('/')]}, which it refers to; nothing was "
-            "changed: put that file back, or pull another version"
+            f"{name} of {version.place} {problem} in {source.parents[name.count('/')]}; nothing was changed: put that file back, "
+            "or pull another version"
         ) from None
 
 
-def _find_source(tracking_uri: str, version: Version, name: str, tag: str) -> Path | None:
-    """Return where a file of the release is on this machine; None if only a server can read it."""
-    if "export_uri" in version.tags:
+def _find_source(version: Version, name: str, tag: str) -> Path | None:
+    """Return where a file of the release is on this machine; None if MLflow has to copy it."""
+    if "export_uri" in version.tags and (tag != "export_path" or name != EXPORT_MANIFEST):
         return referenced_folder(version) / ("" if tag == "export_path" else version.tags[tag]) / name
-    folder = tracking.find_folder(tracking_uri, version)
-    return folder / version.tags[tag] / name if folder else None
+    return version.folder / version.tags[tag] / name if version.folder else None
 
 
 def _check(verify: Callable[[Path, dict[str, Any]], None], path: Path, about: dict[str, Any], what: str) -> None:
@@ -250,7 +249,7 @@ def hold_folder(out: Path, on_event: OnEvent) -> Iterator[Path]:
     except OSError as error:
         reason = error.strerror or error
         raise ResourceError(
-            f"cannot write {out}: {reason}; free or widen that disk, then run the same command again: it goes on"
+            f"cannot write {out}: {reason}; free or widen that disk, then run the same command again to resume"
         ) from None
 
 

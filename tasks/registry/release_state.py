@@ -9,11 +9,7 @@ its window, from their old vectors. On the root's disk the files are hard links 
 registry is about as large as the export.
 """
 
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,45 +17,19 @@ import numpy as np
 
 from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST
 from surf2vec.tasks.ingest.sources import read_catalog
-from surf2vec.tasks.registry.faults import TAG_PATH, TAG_SHA256
-from surf2vec.tasks.registry.tracking import Content
-from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.root.credentials import mask_values
 from surf2vec.tasks.root.identity import read_root_id
 from surf2vec.tasks.root.records import RunRecord
-from surf2vec.tasks.root.run import Root, open_scratch_folder
+from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.images import verify_image
 from surf2vec.trainer.store.manifests import STORE_MANIFEST, explain_damage, read_manifest
 from surf2vec.trainer.store.tokens import COUNTS, VOCABULARY, open_corpus, partition_name
-from surf2vec.trainer.system.files import describe_file, digest_file, link_file, read_json, sync_file, write_json
+from surf2vec.trainer.system.files import describe_file, digest_file, link_file, sync_file, write_json
 
-FOLDER = "state"
+STATE = "state"
 STATE_MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
-
-
-@contextmanager
-def open_state(
-    root: Root, export_dir: Path, record: RunRecord, content: Content, is_copy: bool
-) -> Iterator[tuple[Content, int]]:
-    """Yield the content of a model with the state of its release, if there is one, and the bytes of the state's copy.
-
-    For a copy the state is in a folder that is removed at the end; by reference it is in the export's folder.
-    """
-    with open_scratch_folder(root, f"publish.{os.getpid()}") if is_copy else nullcontext(export_dir) as place:
-        folder = place / FOLDER
-        shutil.rmtree(folder, ignore_errors=True)
-        digest = _gather_state(root, read_json(export_dir / EXPORT_MANIFEST), record, folder)
-        if digest is None:
-            yield content, 0
-        elif is_copy:
-            tags = content.tags | {TAG_SHA256: digest, TAG_PATH: f"artifacts/{FOLDER}"}
-            files = read_json(folder / STATE_MANIFEST)["files"].values()
-            copied = Content(content.artifacts | {FOLDER: folder}, content.config, tags)
-            yield copied, sum(about["bytes"] for about in files)
-        else:
-            yield replace(content, tags=content.tags | {TAG_SHA256: digest, TAG_PATH: FOLDER}), 0
 
 
 def find_generation(root: Root, export: dict[str, Any]) -> Generation | None:
@@ -73,12 +43,13 @@ def find_generation(root: Root, export: dict[str, Any]) -> Generation | None:
     return None
 
 
-def _gather_state(root: Root, export: dict[str, Any], record: RunRecord, folder: Path) -> str | None:
-    """Write the state of a release into `folder`, which is empty. Returns the sha256 of its manifest.
+def gather_state(root: Root, export: dict[str, Any], record: RunRecord, folder: Path) -> str | None:
+    """Write the state of a release into `folder`; what a killed call left there is removed. Returns the sha256 of its manifest.
 
     Returns None and writes nothing if the root does not have the release's generation or corpus. Raises DamageError if a file
     cannot be read.
     """
+    shutil.rmtree(folder, ignore_errors=True)
     generation = find_generation(root, export)
     corpus_dir = root.corpus(export["created_from"]["window_id"])
     if generation is None or not (corpus_dir / CORPUS_MANIFEST).exists():

@@ -12,16 +12,16 @@ from pathlib import Path
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.registry.versions import CHALLENGER, CHAMPION, Registered, Version, as_time, is_copied, read_tags
 from surf2vec.tasks.root.identity import has_registry, registry_uri
-from surf2vec.tasks.root.records import RegisterStep
+from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import InputError, UnavailableError
 
 _VERSIONS = """
 select name, version, source, coalesce(storage_location, source), creation_time from model_versions
-where current_stage <> 'Deleted_Internal' order by name, version
+where current_stage <> 'Deleted_Internal'
 """
 _TAGS = "select name, version, key, value from model_version_tags"
-_ALIASES = "select name, alias, version from registered_model_aliases order by alias"
+_ALIASES = "select name, alias, version from registered_model_aliases"
 
 
 def read_registry(root: Root, publish: PublishConfig) -> Registered:
@@ -35,23 +35,23 @@ def read_registry(root: Root, publish: PublishConfig) -> Registered:
 
 def read_model(tracking_uri: str, model_name: str) -> Registered:
     """Return the versions and aliases of a model in a registry; empty if there is no such model."""
-    found = _read_tables(tracking_uri)
-    if found is None:
-        from surf2vec.tasks.registry import tracking
-
-        return tracking.get_registered(tracking_uri, model_name)
-    versions, aliases = found
-    return Registered([one for one in versions if one.name == model_name], aliases.get(model_name, {}))
+    versions, aliases = _read(tracking_uri, model_name)
+    ours = sorted((one for one in versions if one.name == model_name), key=lambda version: version.number)
+    return Registered(ours, dict(sorted(aliases.get(model_name, {}).items())))
 
 
 def list_versions(tracking_uri: str) -> list[Version]:
     """Return all versions of all registered models."""
-    found = _read_tables(tracking_uri)
-    if found is None:
-        from surf2vec.tasks.registry import tracking
+    return _read(tracking_uri, None)[0]
 
-        return tracking.list_versions(tracking_uri)
-    return found[0]
+
+def _read(tracking_uri: str, model_name: str | None) -> tuple[list[Version], dict[str, dict[str, int]]]:
+    """Return the versions of a model, or of all models, and the aliases of each model; of a SQLite file those of all models."""
+    if found := _read_tables(tracking_uri):
+        return found
+    from surf2vec.tasks.registry import tracking
+
+    return tracking.read(tracking_uri, model_name)
 
 
 def _read_tables(tracking_uri: str) -> tuple[list[Version], dict[str, dict[str, int]]] | None:
@@ -77,12 +77,20 @@ def _read_tables(tracking_uri: str) -> tuple[list[Version], dict[str, dict[str, 
     return versions, aliases
 
 
-def find_alias(root: Root, publish: PublishConfig, registered: RegisterStep) -> str | None:
-    """Return the current alias of a version, or the one in the record if MLflow cannot be reached."""
+def add_serving(root: Root, publish: PublishConfig, record: RunRecord) -> RunRecord:
+    """Return a record with the current alias of its version, and the reason for which a person promoted it.
+
+    Both are None if nothing is registered, or if MLflow cannot be reached.
+    """
+    registered, gate = record.steps.registered, record.steps.gate
     try:
-        return alias_of(read_registry(root, publish).aliases, registered.model_version)
+        found = read_registry(root, publish) if registered else Registered([], {})
     except UnavailableError:
-        return registered.alias
+        return record
+    if version := found.get(registered.model_version):
+        registered = registered.model_copy(update={"alias": alias_of(found.aliases, version.number)})
+        gate = gate.model_copy(update={"overridden": version.tags.get("override_reason")} if gate else {})
+    return record.replace(steps=record.steps.replace(registered, gate))
 
 
 def alias_of(aliases: dict[str, int], number: int) -> str | None:

@@ -25,9 +25,8 @@ from mlflow.models import Model, ModelSignature
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from mlflow.types.schema import AnyType, Array
-from mlflow.utils.file_utils import local_file_uri_to_path
 
-from surf2vec.tasks.registry.versions import Registered, Version, as_time, is_copied, read_tags, store_tags
+from surf2vec.tasks.registry.versions import Version, as_time, is_copied, local_folder, read_tags, store_tags
 from surf2vec.tasks.root.run import use_temporary_folder
 from surf2vec.trainer.system.files import sync_folder, sync_tree
 
@@ -58,7 +57,7 @@ class Copy:
     @property
     def folder(self) -> Path | None:
         """The folder of its files, if they are on this machine."""
-        return _local(self.location)
+        return local_folder(self.location)
 
     def is_used_by(self, version: Version) -> bool:
         """Return whether the version has the files of this logged model."""
@@ -78,7 +77,7 @@ def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, temporary
                 get_artifact_repository(model.artifact_location, tracking_uri).delete_artifacts()
                 client.delete_logged_model(model.model_id)
             elif content.tags.items() <= model.tags.items():
-                if _local(model.artifact_location):  # an interrupted call may have left files that are not synced
+                if local_folder(model.artifact_location):  # an interrupted call may have left files that are not synced
                     _fill_model(client, model, content)
                 return model.model_id
         with mlflow.start_run(run_id=mlflow_run_id), find_modules():
@@ -87,19 +86,13 @@ def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, temporary
         return logged.model_id
 
 
-def mend_model(tracking_uri: str, version: Version, content: Content, temporary: Path) -> None:
+def repair_copy(tracking_uri: str, version: Version, content: Content, temporary: Path) -> None:
     """Replace the files of a version with the content and the model's code. Its number and aliases stay."""
     with connect(tracking_uri) as client, use_uri(tracking_uri), use_temporary_folder(temporary):
         source = str(client.get_model_version(version.name, str(version.number)).source)
         model = client.get_logged_model(source.removeprefix("models:/"))
         _fill_model(client, model, content)
         client.set_logged_model_tags(model.model_id, content.tags)
-
-
-def find_folder(tracking_uri: str, version: Version) -> Path | None:
-    """Return the folder with the files of a version; None if they are not on this machine or only a server can read them."""
-    with connect(tracking_uri) as client:
-        return _local(client.get_model_version_download_uri(version.name, str(version.number)))
 
 
 def _fill_model(client: MlflowClient, model: Any, content: Content) -> None:
@@ -153,16 +146,13 @@ def pin_requirements() -> list[str]:
 def _sync_model(client: MlflowClient, model_id: str) -> None:
     """Sync the files of a logged model and their parent folders to the disk, if they are on this machine."""
     model = client.get_logged_model(model_id)
-    folder, base = map(_local, (model.artifact_location, client.get_experiment(model.experiment_id).artifact_location))
+    folder, base = map(
+        local_folder, (model.artifact_location, client.get_experiment(model.experiment_id).artifact_location)
+    )
     if folder and base:
         sync_tree(folder)
         for parent in folder.parents[: len(folder.parts) - len(base.parts) + 1]:
             sync_folder(parent)
-
-
-def _local(location: str) -> Path | None:
-    """Return the path of an artifact location on this machine; None for other locations."""
-    return Path(local_file_uri_to_path(location)) if location.startswith(("/", "file:")) else None
 
 
 def register(
@@ -185,20 +175,16 @@ def register(
         return _as_version(created)
 
 
-def get_registered(tracking_uri: str, model_name: str) -> Registered:
-    """Return the versions and aliases of the model; empty if there is no such model."""
+def read(tracking_uri: str, model_name: str | None = None) -> tuple[list[Version], dict[str, dict[str, int]]]:
+    """Return the versions of a model, or of all models, and the aliases of each model."""
+    name = f"name = '{model_name}'" if model_name else None
     with connect(tracking_uri) as client:
-        models = client.search_registered_models(f"name = '{model_name}'")
+        models = gather(partial(client.search_registered_models, name))
         # After the aliases: so it has the versions that they name.
-        versions = map(_as_version, client.search_model_versions(f"name = '{model_name}'"))
-    aliases = {alias: int(number) for one in models for alias, number in sorted(one.aliases.items())}
-    return Registered(sorted(versions, key=lambda version: version.number), aliases)
-
-
-def list_models(tracking_uri: str) -> list[str]:
-    """Return the names of the registered models (the first hundred)."""
-    with connect(tracking_uri) as client:
-        return sorted(model.name for model in client.search_registered_models())
+        versions = [_as_version(one) for one in gather(partial(client.search_model_versions, name))]
+        find = client.get_model_version_download_uri
+        versions = [one if one.location else replace(one, location=find(one.name, str(one.number))) for one in versions]
+    return versions, {one.name: {alias: int(number) for alias, number in one.aliases.items()} for one in models}
 
 
 def set_alias(tracking_uri: str, model_name: str, alias: str, version: int) -> None:
@@ -221,14 +207,6 @@ def delete_version(tracking_uri: str, version: Version) -> None:
     """Delete a version from the registry: it can no longer be loaded. Its number is not used again; its run stays."""
     with connect(tracking_uri) as client:
         client.delete_model_version(version.name, str(version.number))
-
-
-def list_versions(tracking_uri: str) -> list[Version]:
-    """Return all versions of all registered models."""
-    with connect(tracking_uri) as client:
-        versions = [_as_version(one) for one in gather(client.search_model_versions)]
-        find = client.get_model_version_download_uri
-        return [one if one.location else replace(one, location=find(one.name, str(one.number))) for one in versions]
 
 
 def list_copies(tracking_uri: str) -> list[Copy]:

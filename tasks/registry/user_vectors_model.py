@@ -78,13 +78,13 @@ class UserVectors(mlflow.pyfunc.PythonModel):
             left_out = [[places[url] for url in seen[row] if url in places] for row in np.flatnonzero(is_found)]
             best = list(self.release.rank_items(vectors, num_items, part, left_out))
             columns["items"], columns["item_scores"] = ([row[at] for row in best] for at in (0, 1))
-        told = {"user_id": given["user_id"].tolist()} if "user_id" in given else {}
+        answer = {"user_id": given["user_id"].tolist()} if "user_id" in given else {}
         for name, values in columns.items():
             found = iter(values)
-            told[name] = [next(found) if one else None for one in is_found]
-        told = pd.DataFrame(told, index, dtype=object)
-        told.attrs |= {key: self.manifest[key] for key in TOKEN}  # what the vectors are a pair with
-        return told
+            answer[name] = [next(found) if one else None for one in is_found]
+        answer = pd.DataFrame(answer, index, dtype=object)
+        answer.attrs |= {key: self.manifest[key] for key in TOKEN}  # the release that the vectors belong to
+        return answer
 
     def gather_users(self, ids: list[str | None]) -> tuple[np.ndarray, np.ndarray]:
         """Return rows in the index int64[n], -1 for who has no vector, and vectors float32[n, D], zeros for them."""
@@ -180,10 +180,10 @@ def read_columns(frame: pd.DataFrame) -> dict[str, pd.Series]:
 
 def read_seen(params: dict[str, Any] | None, given: dict[str, pd.Series]) -> list[list[str]]:
     """Return the items to leave out, of each row: those of the column `seen`, if params say so. Raises ValueError otherwise."""
-    told = (params or {}).get("seen") or ""
-    if told not in ("", "leave out"):
-        raise ValueError(f"params['seen'] is {told!r}: take 'leave out', with a column `seen`")
-    if not told:
+    value = (params or {}).get("seen") or ""
+    if value not in ("", "leave out"):
+        raise ValueError(f"params['seen'] is {value!r}: use 'leave out', with a column `seen`")
+    if not value:
         return [[]] * len(next(iter(given.values())))
     if "seen" not in given:
         raise ValueError(

@@ -45,8 +45,7 @@ class Version:
     @property
     def folder(self) -> Path | None:
         """The folder of its files, if they are known to be on this machine."""
-        parts = urlsplit(self.location)
-        return Path(unquote(parts.path)) if parts.scheme == "file" or self.location.startswith("/") else None
+        return local_folder(self.location)
 
 
 @dataclass(frozen=True)
@@ -73,6 +72,13 @@ class Registered:
     def numbers(self) -> dict[str, int]:
         """The version of each release."""
         return {one.tags["release"]: one.number for one in self.versions if "release" in one.tags}
+
+
+def local_folder(location: str) -> Path | None:
+    """Return the folder that a file:// URI or an absolute path names; None for other places."""
+    if location.startswith("file:"):
+        return Path(unquote(urlsplit(location).path))
+    return Path(location) if location.startswith("/") else None
 
 
 def is_copied(source: str) -> bool:

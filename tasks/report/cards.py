@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from surf2vec.tasks.report.tables import list_facts
-from surf2vec.tasks.root.records import CorpusStep, GateStep, RunRecord
+from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.wording import as_markdown, format_bytes
 
 NIGHT = ("Users", "Items", "hit@10", "Gate", "Version")
@@ -13,7 +13,7 @@ NUM_ID_CHARACTERS = 6
 
 def name_night(record: RunRecord) -> str:
     """Returns the name of a run for a person: the last day of its window, its kind, and the beginning of its id."""
-    corpus = record.steps.get(CorpusStep)
+    corpus = record.steps.corpus
     kind = "incremental" if record.base else "full"
     return f"{corpus.until or record.created_at[:10]} · {kind} · {record.run_id[:NUM_ID_CHARACTERS]}"
 
@@ -36,7 +36,7 @@ def version_card(record: RunRecord, manifest: dict[str, Any], size_bytes: int, e
     """Returns the card of a version: its figures, window, gate, origin and privacy. export_uri: where its vectors are, if not in
     the registry.
     """
-    gate = record.steps.get(GateStep)
+    gate = record.steps.gate
     place = f"not in the registry but in {as_markdown(export_uri)}" if export_uri else "in the registry"
     begun = (
         f"after release {record.base.release}" if record.base else f"trained anew: {record.full_because or 'as asked'}"

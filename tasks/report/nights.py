@@ -33,7 +33,7 @@ def list_nights(root: Root, aliases: Mapping[int, str]) -> list[Night]:
 def describe_night(record: RunRecord, aliases: Mapping[int, str]) -> Night:
     """Returns the night of one record, as `list_nights` describes it."""
     steps, began = record.steps, record.created_at[:10]
-    day = (steps.corpus.until if steps.corpus else None) or began
+    day = steps.corpus.until or began
     night: Night = {"day": day, "run_id": record.run_id}
     if steps.unchanged:
         return night | {"skipped": f"nothing to do: no user's pages changed since release {steps.unchanged.release}"}
@@ -43,8 +43,8 @@ def describe_night(record: RunRecord, aliases: Mapping[int, str]) -> Night:
     gate, export, evaluated = steps.gate, steps.export, steps.evaluate
     return night | {
         "release": export.release,
-        "kind": steps.settle.kind if steps.settle else "full",
-        "events": gate.days.get(day) or (steps.ingest.events if steps.ingest else None),
+        "kind": steps.settle.kind,
+        "events": gate.days.get(day) or steps.ingest.events,
         "users": export.num_users,
         "items": export.num_items,
         "metrics": (evaluated.metrics if evaluated else {}) | gate.metrics,

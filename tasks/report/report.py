@@ -22,12 +22,7 @@ from surf2vec.tasks.report.tables import (
 from surf2vec.tasks.root import wording
 from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.root.records import (
-    CorpusStep,
-    EvaluateStep,
-    ExportStep,
-    RegisterStep,
     RunRecord,
-    TrainStep,
 )
 from surf2vec.tasks.root.wording import shown
 from surf2vec.trainer.system.files import replace_file
@@ -58,15 +53,15 @@ def write_report(record: RunRecord, export_dir: Path | None, report_path: Path) 
 def render_report(record: RunRecord, export_dir: Path | None) -> str:
     """Returns the report as HTML."""
     item_map, neighbours = draw_items(export_dir)
-    find, train = record.steps.get, record.steps.get(TrainStep)
+    steps, train = record.steps, record.steps.train
     return PAGES.get_template("report.html.j2").render(
         record=record,
-        corpus=find(CorpusStep),
+        corpus=steps.corpus,
         train=train,
-        evaluate=find(EvaluateStep),
-        export=find(ExportStep),
-        gate=record.steps.gate,
-        registered=find(RegisterStep),
+        evaluate=steps.evaluate,
+        export=steps.export,
+        gate=steps.gate,
+        registered=steps.registered,
         status=describe_status(record),
         verdict=describe_verdict(record),
         facts=list_facts(record),

@@ -12,14 +12,11 @@ from surf2vec.tasks.report.measured import list_train_metrics
 from surf2vec.tasks.root.records import (
     ChooseStep,
     CorpusStep,
-    EvaluateStep,
     ExportStep,
     GateStep,
-    IngestStep,
     RegisterStep,
     RunRecord,
     Step,
-    TrainStep,
     TrialStep,
 )
 from surf2vec.tasks.root.wording import (
@@ -56,10 +53,9 @@ MADE = {
 
 def list_facts(record: RunRecord) -> dict[str, tuple[str, str]]:
     """Returns what came of a run, by name: a value and a note, which may be empty."""
-    find = record.steps.get
-    ingest, corpus, train, evaluated = find(IngestStep), find(CorpusStep), find(TrainStep), find(EvaluateStep)
-    export, registered, metrics = find(ExportStep), find(RegisterStep), evaluated.metrics
-    ended = {name: step.seconds or 0 for name, step in record.steps.ended().items() if name in STEPS}
+    steps, ingest, corpus, train = record.steps, record.steps.ingest, record.steps.corpus, record.steps.train
+    export, registered, metrics = steps.export, steps.registered, steps.evaluate.metrics
+    ended = {name: step.seconds or 0 for name, step in steps.ended().items() if name in STEPS}
     changed = f"{format_compact(corpus.num_changed)} changed since {record.base.release}" if record.base else ""
     rejected = ingest.num_rejected / ingest.lines if ingest.num_rejected is not None and ingest.lines else None
     facts = {
@@ -71,7 +67,7 @@ def list_facts(record: RunRecord) -> dict[str, tuple[str, str]]:
         "Tokens": (format_compact(corpus.num_tokens), "events of the users and pages kept"),
         "Time": (format_duration(sum(ended.values()) if ended else None), f"{len(ended)} of {len(STEPS)} steps"),
     }
-    if record.steps.train:
+    if train:
         measured = list_train_metrics(train)
         memory = [format_bytes(measured[f"train_{name}"]) for name in ("peak_bytes", "budget_bytes")]
         facts["Training"] = (
@@ -82,9 +78,9 @@ def list_facts(record: RunRecord) -> dict[str, tuple[str, str]]:
     if metrics:
         popular = format_score(metrics.get("popularity_hit_at_10"))
         facts["hit@10"] = (format_score(metrics.get("hit_at_10")), f"popularity {popular}")
-    if record.steps.gate:
-        facts["Gate"] = (describe_gate(record.steps.gate), "")
-    if record.steps.registered:
+    if steps.gate:
+        facts["Gate"] = (describe_gate(steps.gate), "")
+    if registered:
         as_what = f"as {registered.alias}" if registered.alias else "without an alias"
         facts["Version"] = (f"{registered.model_version} of {registered.model_name}", f"registered {as_what}")
     return facts
@@ -129,7 +125,7 @@ def describe_gate(gate: GateStep) -> str:
 def describe_verdict(record: RunRecord) -> dict[str, str]:
     """Returns `{"tone", "figure", "text"}`: the quality as a figure and as a sentence."""
     evaluated = record.steps.evaluate
-    if evaluated is None:
+    if not evaluated:
         text = "The run stopped before it was evaluated. Run the same command again to resume it."
         return {"tone": "bad", "figure": "Not finished", "text": text}
     hit, popular = (evaluated.metrics.get(name) for name in ("hit_at_10", "popularity_hit_at_10"))
@@ -249,7 +245,7 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def list_losses(record: RunRecord) -> list[dict[str, Any]]:
     """Returns the stages that left something out, in order: `what` was counted, `before`, `after`, and `because`."""
-    ingest, corpus = record.steps.get(IngestStep), record.steps.get(CorpusStep)
+    ingest, corpus = record.steps.ingest, record.steps.corpus
     stages = {"lines": ingest.lines, "events": ingest.events} | dict(corpus.funnel)
     left_out = sorted((ingest.left_out | ingest.rejected).items(), key=lambda pair: (-pair[1], pair[0]))
     reasons = ", ".join(f"{n:,} {format_key(why)}" for why, n in left_out if n)
@@ -286,9 +282,9 @@ def list_notes(record: RunRecord) -> list[str]:
     notes = [
         f"{hint['page']} has about {hint['num_queries']:,} different queries (keys: {', '.join(hint['keys'])}), and all "
         f"count as one page. Name the keys that distinguish pages in ingest.keep_query."
-        for hint in record.steps.get(IngestStep).many_queries
+        for hint in record.steps.ingest.many_queries
     ]
-    if record.steps.get(CorpusStep).has_order is False:
+    if record.steps.corpus.has_order is False:
         notes.append(
             "The order of a user's events says nothing about what comes next: their times are all the same, or might as well be "
             "others. So vectors have no trail, and recency is off."

@@ -32,12 +32,12 @@ def explain_failures(root: Root, what: str, memory_bytes: int) -> Iterator[None]
         if code in _FULL or "No space left" in text or "temp_directory" in text:
             fault = (
                 f"the disk of {root.path} is full while {what}: {size(shutil.disk_usage(root.path).free)} are free. What was "
-                "there before is untouched; free space, or give a --root on another disk, then run the same command again"
+                "there before is untouched; free space, or use a --root on another disk, then run the same command again"
             )
         elif isinstance(error, duckdb.OutOfMemoryException | MemoryError):
             fault = f"{size(memory_bytes)} of memory do not suffice while {what}: raise --host-memory ({line})"
         elif code in _DENIED or (isinstance(error, duckdb.IOException) and re.search("denied|Cannot open file", text)):
-            fault = f"no permission to write below {root.path} while {what} ({line}): permit it, or give another --root"
+            fault = f"no permission to write below {root.path} while {what} ({line}): permit it, or use another --root"
         elif isinstance(error, duckdb.Error):
             raise SurfError(
                 f"DuckDB failed while {what} ({type(error).__name__}): what was there before is untouched; please report it"
@@ -59,4 +59,4 @@ def check_out(out: Path, kind: str, example: str) -> None:
         what = "is a folder" if is_folder else f"does not end in {suffix}"
         raise ConfigError(f"--out {out} {what}: name a {kind} file, for instance --out {example}")
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise ResourceError(f"cannot write {out}: {parent} is no folder that may be written to; give another --out")
+        raise ResourceError(f"cannot write {out}: {parent} is no folder that may be written to; use another --out")

@@ -6,7 +6,6 @@ Both are in `root.json`, which is written when the root first registers somethin
     tracking_uri  the registry, without credentials; null: the root's own database, which moves with the root
 
 A root publishes to one registry. To move it, change `tracking_uri` in the file; `surf2vec restore` writes the registry it read.
-A root without the file (made by an earlier version, or never published) is identified by the records of its runs.
 """
 
 import os
@@ -35,17 +34,16 @@ def registry_uri(root: Root, publish: PublishConfig) -> str:
     Raises ConfigError when it names another registry, DamageError when root.json is invalid.
     """
     own = root.tracking_uri
-    known = [_read_identity(root).get("tracking_uri") or own] if root.identity.exists() else _list_registered_uris(root)
+    known = (_read_identity(root).get("tracking_uri") or own) if root.identity.exists() else None
     given = {"publish.tracking_uri": publish.tracking_uri, ENVIRONMENT: os.environ.get(ENVIRONMENT)}
     name, uri = next(((name, uri) for name, uri in given.items() if uri), ("", None))
     if uri is None:
-        return known[0] if known else own
-    if known and not any(is_same_registry(uri, one) for one in known):
-        change = 'change "tracking_uri" in' if root.identity.exists() else 'write {"tracking_uri": "THE OTHER"} to'
+        return known or own
+    if known and not is_same_registry(uri, known):
         raise ConfigError(
-            f"{root.path} publishes to {mask_credentials(known[0])}, but {name} names {mask_credentials(uri)}: leave that out or "
-            f"name the same. To move the root to the other registry, {change} {root.identity}; its releases stay where they are, "
-            "so the next night begins anew there"
+            f"{root.path} publishes to {mask_credentials(known)}, but {name} names {mask_credentials(uri)}: leave that out or "
+            f'name the same. To move the root to the other registry, change "tracking_uri" in {root.identity}; its releases stay '
+            "where they are, so the next night there is the first one"
         )
     return own if is_same_registry(uri, own) else uri
 
@@ -97,14 +95,9 @@ def find_record_uri(root: Root, record: RunRecord) -> str | None:
 
 def list_earlier(root: Root, publish: PublishConfig) -> list[str]:
     """Return the other registries that the root published to before it was moved to this one."""
-    uri = registry_uri(root, publish)
-    return list(dict.fromkeys(one for one in _list_registered_uris(root) if not is_same_registry(one, uri)))
-
-
-def _list_registered_uris(root: Root) -> list[str]:
-    """Return the URIs where the root's runs registered, by their records, newest first, without credentials."""
-    records = sorted(read_run_records(root), key=lambda record: record.created_at, reverse=True)
-    return [strip_credentials(uri) for record in records if (uri := find_record_uri(root, record))]
+    uri, records = registry_uri(root, publish), read_run_records(root)
+    found = [strip_credentials(one) for record in records if (one := find_record_uri(root, record))]
+    return sorted({one for one in found if not is_same_registry(one, uri)})
 
 
 def _read_identity(root: Root) -> dict[str, Any]:

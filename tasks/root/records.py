@@ -21,7 +21,10 @@ class _Record(BaseModel):
 
 
 class Step(_Record):
-    """What every step records. digest: of its inputs; while it is the same, the step is done."""
+    """What every step records. digest: of its inputs; while it is the same, the step is done.
+
+    The record of a step that has not finished is empty, and false.
+    """
 
     name: ClassVar[str]
     digest: str = ""
@@ -30,6 +33,9 @@ class Step(_Record):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.name = cls.__name__.removesuffix("Step").lower()  # of IngestStep: ingest
+
+    def __bool__(self) -> bool:
+        return bool(self.model_fields_set)
 
 
 S = TypeVar("S", bound=Step)
@@ -52,7 +58,7 @@ class IngestStep(Step):
 
 
 class CorpusStep(Step):
-    """The corpus of the window. base: the window that it continues; the numbers below it compare with that."""
+    """The corpus of the window. base: the window that it continues; the counts below compare with it."""
 
     window_id: str = ""
     num_users: int | None = None
@@ -198,7 +204,10 @@ class ExportStep(Step):
 
 
 class GateStep(Step):
-    """The gate's verdict. champion: the release it was compared with; days: the events of each day."""
+    """The gate's verdict. champion: the release it was compared with; days: the events of each day.
+
+    overridden: why a person promoted the release all the same. The registry has it (registry/releases.py), run.json has not.
+    """
 
     passes: bool | None = None
     verdict: str = ""
@@ -207,7 +216,7 @@ class GateStep(Step):
     table: list[dict[str, str]] = []
     metrics: dict[str, float] = {}
     days: dict[str, int] = {}
-    overridden: str | None = None
+    overridden: str | None = Field(None, exclude=True)
 
     @property
     def is_held(self) -> bool:
@@ -216,11 +225,11 @@ class GateStep(Step):
 
 
 class RegisterStep(Step):
-    """The version that the release became. storage: copy or reference."""
+    """The version that the release became. storage: copy or reference. The registry has the alias, run.json has not."""
 
     model_name: str = ""
     model_version: int = 0
-    alias: str | None = None
+    alias: str | None = Field(None, exclude=True)
     storage: str = "copy"
     tracking_uri: str = ""
     mlflow_run_id: str = ""
@@ -240,38 +249,36 @@ class ReportStep(Step):
 
 
 class Steps(_Record):
-    """The finished steps, in the order of a nightly run."""
+    """The steps, in the order of a nightly run."""
 
-    ingest: IngestStep | None = None
-    corpus: CorpusStep | None = None
-    unchanged: UnchangedStep | None = None
-    trial: TrialStep | None = None
-    train: TrainStep | None = None
-    choose: ChooseStep | None = None
-    evaluate: EvaluateStep | None = None
-    refit: RefitStep | None = None
-    settle: SettleStep | None = None
-    export: ExportStep | None = None
-    gate: GateStep | None = None
-    registered: RegisterStep | None = Field(None, alias="register")  # pydantic has a `register` of its own
-    push: PushStep | None = None
-    report: ReportStep | None = None
+    ingest: IngestStep = Field(default_factory=IngestStep)
+    corpus: CorpusStep = Field(default_factory=CorpusStep)
+    unchanged: UnchangedStep = Field(default_factory=UnchangedStep)
+    trial: TrialStep = Field(default_factory=TrialStep)
+    train: TrainStep = Field(default_factory=TrainStep)
+    choose: ChooseStep = Field(default_factory=ChooseStep)
+    evaluate: EvaluateStep = Field(default_factory=EvaluateStep)
+    refit: RefitStep = Field(default_factory=RefitStep)
+    settle: SettleStep = Field(default_factory=SettleStep)
+    export: ExportStep = Field(default_factory=ExportStep)
+    gate: GateStep = Field(default_factory=GateStep)
+    registered: RegisterStep = Field(
+        default_factory=RegisterStep, alias="register"
+    )  # pydantic has a `register` of its own
+    push: PushStep = Field(default_factory=PushStep)
+    report: ReportStep = Field(default_factory=ReportStep)
 
     def ended(self) -> dict[str, Step]:
         """Return the finished steps by name."""
-        return {step.name: step for _, step in self if step is not None}
+        return {step.name: step for _, step in self if step}
 
-    def find(self, kind: type[S]) -> S | None:
-        """Return the record of a step, or None if it has not finished."""
-        return next((step for _, step in self if isinstance(step, kind)), None)
-
-    def get(self, kind: type[S]) -> S:
+    def find(self, kind: type[S]) -> S:
         """Return the record of a step; an empty one if it has not finished."""
-        return self.find(kind) or kind()
+        return next(step for _, step in self if isinstance(step, kind))
 
     def replace(self, *steps: Step) -> "Steps":
         """Return a copy with these steps replaced."""
-        return Steps.model_validate(self.ended() | {step.name: step for step in steps})
+        return Steps.model_validate(self.ended() | {step.name: step for step in steps if step})
 
     def without(self, *kinds: type[Step]) -> "Steps":
         """Return a copy without these steps."""
@@ -322,10 +329,9 @@ class RunRecord(NightPlan):
 
     def require(self, kind: type[S]) -> S:
         """Return the record of a step. Raises DamageError when there is none."""
-        found = self.steps.find(kind)
-        if found is None:
-            raise DamageError(f"the record of run {self.run_id} has no step {kind.name!r}: run it again with --full")
-        return found
+        if step := self.steps.find(kind):
+            return step
+        raise DamageError(f"the record of run {self.run_id} has no step {kind.name!r}: run it again with --full")
 
     def setting(self, section: str, name: str) -> Any:
         """Return a setting of the run, or None if it had none of this name."""

@@ -4,7 +4,6 @@ A run is identified by the digest of its sources, window and settings. Repeating
 finished steps are skipped.
 """
 
-import json
 import os
 import shutil
 import tempfile
@@ -100,7 +99,7 @@ def open_root(path: Path) -> Root:
             raise PermissionError(13, "no write permission")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ResourceError(f"cannot write to the root {path}: {reason}; give another with --root") from None
+        raise ResourceError(f"cannot write to the root {path}: {reason}; use another --root") from None
     return Root(path)
 
 
@@ -238,29 +237,30 @@ class Run:
         """Mark all steps but ingest as not done, as their results are gone; the record keeps them as "gone_steps"."""
         record = self.record()
         gone = record.steps.without(IngestStep)
-        kept = Steps(ingest=record.steps.ingest) if record.steps.ingest else Steps()
-        self.update(steps=kept, gone_steps=record.gone_steps.replace(*gone.ended().values()))
+        self.update(
+            steps=Steps().replace(record.steps.ingest), gone_steps=record.gone_steps.replace(*gone.ended().values())
+        )
 
     def reopen(self, kind: type[Step]) -> None:
         """Mark a step as not done; its record stays until it is done again."""
         self.amend(lambda record: record.reopen(kind))
 
-    def step(self, kind: type[S], digest: str, make: Callable[[], dict[str, Any]]) -> S:
-        """Return the recorded result of a step if it has this digest of its inputs; otherwise record and return `make()`.
+    def step(self, kind: type[S], digest: str, make: Callable[[], S]) -> S:
+        """Return the record of a step if it has this digest of its inputs; otherwise record and return `make()`.
 
-        The result of `make` must be JSON. The recorded seconds exclude its `compile_seconds`: a machine compiles only once.
-        A step that is done again with the same result keeps its seconds: the record, and what was sent of it, stay the same.
+        The recorded seconds exclude its `compile_seconds`: a machine compiles only once. A step that is done again with the same
+        result keeps its seconds: the record, and what was sent of it, stay the same.
         """
         done = self.record().steps.find(kind)
         if done and done.digest == digest:
             return done
         started = time.monotonic()
-        made = json.loads(json.dumps(make()))
+        made = make()
         give_back_memory()
-        seconds = time.monotonic() - started - made.get("compile_seconds", 0.0)
-        result = kind.model_validate({"seconds": round(seconds, 3)} | made | {"digest": digest})
-        if done and done.model_copy(update={"digest": digest, "seconds": result.seconds}) == result:
-            result = done.model_copy(update={"digest": digest})
+        seconds = round(time.monotonic() - started - (getattr(made, "compile_seconds", None) or 0.0), 3)
+        values = [one.model_dump(exclude={"digest", "seconds"}) for one in (done, made)]
+        kept = done.seconds if done and values[0] == values[1] else seconds if made.seconds is None else made.seconds
+        result = made.model_copy(update={"digest": digest, "seconds": kept})
         self.record_steps(result)
         return result
 
@@ -268,8 +268,7 @@ class Run:
 def forget_releases(root: Root, releases: set[str]) -> None:
     """Mark the steps that made these releases, or found nothing changed since one, as not done: a rerun makes them again."""
     for record in read_run_records(root):
-        since = record.steps.unchanged.release if record.steps.unchanged else None
-        if {record.run_id, since} & releases:
+        if {record.run_id, record.steps.unchanged.release} & releases:
             Run(root, record.run_id).forget_steps()
 
 

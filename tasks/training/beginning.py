@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from surf2vec.tasks.config import NightlyConfig
 from surf2vec.tasks.corpus.window import ends_before, list_differences
 from surf2vec.tasks.evaluation.comparison import match_items, match_unchanged
-from surf2vec.tasks.root.records import EvaluateStep, NightPlan, ReleaseBefore, RunRecord
+from surf2vec.tasks.root.records import EvaluateStep, NightPlan, RefitStep, ReleaseBefore, RunRecord, SettleStep
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.training.base import BaseRelease, open_base
 from surf2vec.tasks.training.space import begin_new_items, find_space_rotations
@@ -136,7 +136,7 @@ def _find_start(root: Root, job: Job, record: RunRecord) -> BaseRelease | None:
     return None if incompatibility(job.config, space.generation) else space
 
 
-def refit(root: Root, job: Job, record: RunRecord, on_event: OnEvent, fan_out: FanOut) -> dict[str, Any]:
+def refit(root: Root, job: Job, record: RunRecord, on_event: OnEvent, fan_out: FanOut) -> RefitStep:
     """Commit a generation with the evaluated held-out users fitted to all their events. Returns the record of step "refit".
 
     In a full night these users begin with the same kind of vectors as its other users.
@@ -146,7 +146,7 @@ def refit(root: Root, job: Job, record: RunRecord, on_event: OnEvent, fan_out: F
     space = _find_start(root, job, record)
     begin = HeldOutStart(root, job, space) if space else None
     generation = refit_held_out(job, corpus, values, on_event, begin, fan_out)
-    return {"generation": generation.generation, "num_users": corpus.manifest["num_held_out"]}
+    return RefitStep(generation=generation.generation, num_users=corpus.manifest["num_held_out"])
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _read_known(root: Root, corpus: Corpus, space: BaseRelease) -> PriorVectors:
     return PriorVectors(space.generation, to_other, match, corpus.num_partitions)
 
 
-def settle(root: Root, job: Job, record: RunRecord, on_event: OnEvent) -> dict[str, Any]:
+def settle(root: Root, job: Job, record: RunRecord, on_event: OnEvent) -> SettleStep:
     """Complete the store's generation to all users, and choose its space. Returns the record of step "settle".
 
     An incremental night is folded into its base and shares its space. A full night is rotated into the champion's space, or
@@ -194,10 +194,10 @@ def settle(root: Root, job: Job, record: RunRecord, on_event: OnEvent) -> dict[s
     if record.base:
         base, values = _require(root, record.base), {"window_id": record.window_id}
         folded = fold_night(job, open_corpus(job.corpus_dir), base.generation, values, on_event)
-        return {"kind": "incremental", "space_id": base.record.space_id, "generation": folded.generation}
+        return SettleStep(kind="incremental", space_id=base.record.space_id, generation=folded.generation)
     space = open_base(root, record.space.release) if record.space else None
     generation = open_generation(job.store_dir)
-    own_space = {"kind": "full", "space_id": record.run_id, "generation": generation.generation}
+    own_space = SettleStep(kind="full", space_id=record.run_id, generation=generation.generation)
     if space is None or not (space.generation.has_item_vectors and generation.has_item_vectors):
         return own_space
     kinds = [(one.vector_size, one.parts, one.bias) for one in (space.generation.config, generation.config)]
@@ -211,10 +211,10 @@ def settle(root: Root, job: Job, record: RunRecord, on_event: OnEvent) -> dict[s
         text = f"items are also in release {space.record.release}, mean cosine"
         on_event("log", {"message": f"{figures['num_items']:,} {text} {figures['cosine']:.3f}"})
         if rotation.cosine < MIN_ALIGNMENT:
-            return own_space | figures
+            return own_space.model_copy(update=figures)
         generation = align_generation(job.store_dir, rotations, {"alignment": figures}, on_event)
     aligned = {"space_id": space.record.space_id, "generation": generation.generation}
-    return own_space | aligned | generation.manifest["alignment"]
+    return own_space.model_copy(update=aligned | generation.manifest["alignment"])
 
 
 def _require(root: Root, base: ReleaseBefore) -> BaseRelease:

@@ -128,9 +128,10 @@ class Study:
 
     def end_runs(self, result: dict[str, Any]) -> None:
         """Log the winner and the record to the search's run, and end it."""
-        mlflow_runs.log_files(self.uri, self.mlflow_run_id, [self.search.out], {"tune.json": self.record})
         metrics = {f"default_{name}": value for name, value in result["metrics"]["default"].items()}
-        self._end_run(self.mlflow_run_id, metrics | result["metrics"]["best"], self.trials[-1]["ended_at_ms"], False)
+        metrics |= result["metrics"]["best"]
+        files, documents = [self.search.out], {"tune.json": self.record}
+        self._end_run(self.mlflow_run_id, metrics, self.trials[-1]["ended_at_ms"], False, files, documents)
 
     def _open_run(self, suffix: str, tags: dict[str, str], config: dict[str, Any], params: dict[str, Any]) -> str:
         publish, params = self.search.publish, {f"train.{name}": value for name, value in config.items()} | params
@@ -138,10 +139,18 @@ class Study:
         tags = tags | {"study_id": self.name, ROOT_TAG: claim_registry(self.root, publish)}
         return mlflow_runs.open_run(self.uri, artifacts, publish.experiment, f"{self.name}{suffix}", tags, params)
 
-    def _end_run(self, run_id: str, metrics: dict[str, float], at_ms: int, has_failed: bool) -> None:
+    def _end_run(
+        self,
+        run_id: str,
+        metrics: dict[str, float],
+        at_ms: int,
+        has_failed: bool,
+        files: Any = (),
+        documents: Any = None,
+    ) -> None:
         points = [mlflow_runs.Metric(name, float(value), at_ms, 0) for name, value in metrics.items()]
-        mlflow_runs.log_metrics(self.uri, run_id, points)
-        mlflow_runs.end_run(self.uri, run_id, has_failed)
+        status = "FAILED" if has_failed else "FINISHED"
+        mlflow_runs.log_run(self.uri, run_id, points, files, documents or {}, status=status)
 
 
 def write_config(study: Study, result: dict[str, Any]) -> None:

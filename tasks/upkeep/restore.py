@@ -26,7 +26,7 @@ from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.report.report import write_report
 from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.root.identity import read_root_id, registry_uri, remember_registry
-from surf2vec.tasks.root.records import RegisterStep, ReportStep, parse_run_record
+from surf2vec.tasks.root.records import ReportStep, parse_run_record
 from surf2vec.tasks.root.run import Root, Run, open_scratch_folder
 from surf2vec.tasks.users.tombstones import FILE, KEY_FILE
 from surf2vec.trainer.errors import ConfigError, DamageError, InputError
@@ -97,9 +97,9 @@ def restore_run_record(root: Root, publish: PublishConfig, release: str, on_even
         on_event("log", {"message": f"the record of release {release} is gone, and cannot be brought back: {error}"})
         return False
     registered = publish_release(root, publish, record, export_dir, None, on_event)
-    steps = RegisterStep.model_validate(registered), ReportStep(report=str(report_path))
-    run.amend(lambda _: record.replace(steps=record.steps.replace(*steps)))
-    write_report(run.record(), export_dir, report_path)
+    record = record.replace(steps=record.steps.replace(registered, ReportStep(report=str(report_path))))
+    run.amend(lambda _: record)
+    write_report(record, export_dir, report_path)
     on_event("log", {"message": f"the record of release {release} was gone: brought back from {mask_credentials(uri)}"})
     return True
 

@@ -52,8 +52,8 @@ def measure_flips(data: Path, flips: int = 2000, seed: int = 1) -> list[dict[str
 
 def make_areas(folder: Path) -> dict[str, tuple[list[Path], Answer]]:
     """Files by kind, and what reads them."""
-    from surf2vec.tasks.registry import tracking
     from surf2vec.tasks.registry.pull import pull
+    from surf2vec.tasks.registry.releases import read_model
     from tests.roots.serving import make_served
 
     root = make_served(folder / "root", PublishConfig(), ("r1",), num_users=30)
@@ -61,8 +61,8 @@ def make_areas(folder: Path) -> dict[str, tuple[list[Path], Answer]]:
     shutil.copytree(root.events, again.events)
     shutil.copy(root.sources, again.sources)
     export, out = root.export("r1"), folder / "out"
-    (version,) = tracking.get_registered(root.tracking_uri, "surf2vec-users").versions
-    copy = tracking.find_folder(root.tracking_uri, version)
+    (version,) = read_model(root.tracking_uri, "surf2vec-users").versions
+    copy = version.folder
     assert copy
     pull(version.place, out, root.tracking_uri)
     corpus = root.corpus(open_folder(export).manifest["created_from"]["window_id"])

@@ -26,7 +26,7 @@ def measure_index(folder: Path, users: int) -> list[dict[str, Any]]:
     """A case for each number of users a call."""
     root = Root(folder / "index")
     export = export_release(root, "r1", root.corpus("window"), RandomVectors(write_users(root.corpus("window"), users)))  # type: ignore[arg-type]
-    tracking.list_models(root.tracking_uri)
+    tracking.read(root.tracking_uri)
     publish_release(root, STORAGES["copy"], write_run_record("r1"), export, None)
     with use_uri(root.tracking_uri):
         model = mlflow.pyfunc.load_model("models:/surf2vec-users@champion")

@@ -172,7 +172,7 @@ def measure_serving(_: Path, users: int = 200_000) -> list[dict[str, Any]]:
         started = time.monotonic()
         export_dir = export_release(root, RELEASE, root.corpus("window"), generation)
         export_seconds = time.monotonic() - started
-        tracking.list_models(root.tracking_uri)
+        tracking.read(root.tracking_uri)
         before, started = read_written_bytes(), time.monotonic()
         publish_release(root, STORAGES["reference"], write_run_record(RELEASE), export_dir, None)
         sent_bytes, register_seconds = read_written_bytes() - before, time.monotonic() - started

@@ -13,9 +13,9 @@ from typing import Any
 
 import psutil
 
-from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.publish import README
 from surf2vec.tasks.registry.pull import pull
+from surf2vec.tasks.registry.releases import read_model
 from surf2vec.tasks.root.identity import read_root_id
 from surf2vec.tasks.root.run import Root
 from tests.benchmarks.harness import make_case
@@ -47,7 +47,7 @@ class Night:
                 f"{self.name} ended with {self.process.returncode}: {(self.place.folder / 'err').read_text()[-2000:]}"
             ]
         told = json.loads(out.read_text())
-        versions = tracking.get_registered(uri, self.name).versions
+        versions = read_model(uri, self.name).versions
         if [(one.number, one.tags["release"], one.tags["surf2vec_root"]) for one in versions] != [
             (1, told["release"], read_root_id(self.root))
         ]:

@@ -165,8 +165,8 @@ def test_what_a_person_reads_in_prefect_makes_no_links_tables_or_html(tmp_path: 
 
     run = Run(Root(tmp_path), "r1")
     odd = "\x1b[31m|[click](http://evil.example)\n# <b>"
-    run.update(steps={"register": {"model_name": odd, "model_version": 1, "alias": None, "tracking_uri": f"x`{odd}"}})
-    told = describe_night(run)
+    run.update(steps={"register": {"model_name": odd, "model_version": 1, "tracking_uri": f"x`{odd}"}})
+    told = describe_night(run, PublishConfig())
     assert told.count(r"\\x1b\[31m\|\[click\]\(http://evil.example\)\\n\# &lt;b&gt;") == 2
 
 
@@ -174,9 +174,9 @@ def test_links_to_mlflow_open_its_view_of_model_training(tmp_path: Path) -> None
     from surf2vec.flows.report import describe_night
 
     run, page = Run(Root(tmp_path), "r1"), "http://mlflow.example/#/experiments/1/runs/ab"
-    registered = {"model_name": "m", "model_version": 1, "alias": None, "tracking_uri": "http://mlflow.example"}
+    registered = {"model_name": "m", "model_version": 1, "tracking_uri": "http://mlflow.example"}
     run.update(steps={"register": registered | {"mlflow_page": f"{page}?workflowType=machine_learning"}})
-    told = describe_night(run)
+    told = describe_night(run, PublishConfig())
     assert f"[The run in MLflow]({page}?workflowType=machine_learning)" in told
     assert f"[The report]({page}/artifacts/report.html?workflowType=machine_learning)" in told
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from surf2vec.tasks.night.config import PipelineConfig
-from surf2vec.tasks.night.past_nights import BackfillRecord, list_days, make_day
+from surf2vec.tasks.night.past_nights import list_days, make_day, read_nights
 from surf2vec.tasks.report.nights import write_nights_report
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.errors import InputError
@@ -22,14 +22,9 @@ from tests.flows.test_cli import COMMAND, call
 from tests.roots.ingest import take_in, write_log
 
 FAST = [
-    "--set",
-    "train.epochs=2",
-    "--set",
-    "train.vector_size=8",
-    "--set",
-    "train.threads=1",
-    "--set",
-    "train.negative=4",
+    part
+    for setting in ("train.epochs=2", "train.vector_size=8", "train.threads=1", "train.negative=4")
+    for part in ("--set", setting)
 ]
 
 
@@ -67,8 +62,8 @@ def test_nights_in_order_killed_and_gone_on(tmp_path: Path) -> None:
             time.sleep(0.1)
         time.sleep(1.0)
         process.send_signal(signal.SIGKILL)
-    (folder,) = root.glob("runs/backfill-*")
-    done_before = BackfillRecord(Root(root), folder.name.removeprefix("backfill-")).read()
+    (record,) = root.glob("runs/backfill-*/nights.json")
+    done_before = read_nights(record)
     told = backfill(root, *arguments)
     nights = {night["day"]: night for night in told["nights"]}
     assert list(nights) == ["2026-01-01", "2026-01-02", "2026-01-03"]
@@ -95,6 +90,7 @@ def test_neither_a_hole_nor_a_day_of_few_events_keeps_a_night_of_the_past_back(t
 
 def test_a_straggler_has_its_night_and_those_after_it_run_anew(tmp_path: Path) -> None:
     root, config, ran = Root(tmp_path / "root"), PipelineConfig(), []
+    record = root.path / "nights.json"
 
     def run_night(root: Path, logs: list[str], until: date, config: PipelineConfig) -> dict[str, Any]:
         ran.append(until.day)
@@ -104,12 +100,12 @@ def test_a_straggler_has_its_night_and_those_after_it_run_anew(tmp_path: Path) -
     take_in(root.path, write_days(tmp_path / "logs", (1, 2, 3)) / "*.csv")
     for _ in range(2):
         for day, num_events in list_days(root, None, None).items():
-            made = make_day(run_night, BackfillRecord(root, "d"), day, num_events, config, ignore_event)
+            made = make_day(run_night, root, record, day, num_events, config, ignore_event)
             assert made["events"] == num_events
     assert ran == [1, 2, 3]
     take_in(root.path, write_log(tmp_path / "late.csv", "user-1,/page/5,2026-01-02T10:00:00Z"))
     for day, num_events in list_days(root, None, None).items():
-        make_day(run_night, BackfillRecord(root, "d"), day, num_events, config, ignore_event)
+        make_day(run_night, root, record, day, num_events, config, ignore_event)
     assert ran == [1, 2, 3, 2, 3]
 
 

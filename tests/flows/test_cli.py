@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from surf2vec.flows.cli import app
 from surf2vec.flows.cli.command import print_result
@@ -22,12 +23,7 @@ from surf2vec.tasks.night.reporter import print_event
 COMMAND = [str(Path(sys.executable).with_name("surf2vec"))]
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-COMMANDS = [
-    "run", "plan", "similar", "explain", "infer", "tune", "pull", "restore", "forget", "word2vec", "repartition", "gc", "doctor",
-    "sample-logs", "backfill", "promote", "rollback", "rejects", "push", "settings", "nights",
-]  # fmt: skip
-
-
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 ODD = "\x1b[31mred\x07\u202e :cow: [bold]"
 SHOWN = r"\x1b[31mred\x07\u202e :cow: [bold]"
 
@@ -47,22 +43,14 @@ def kill_once(is_so: Callable[[], bool], *arguments: str) -> None:
         process.kill()
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_and_stands_in_the_documents(command: str) -> None:
-    result = call(command, "--help")
-    assert result.returncode == 0
-    assert "--root" in result.stdout
-    assert "--json" in result.stdout
-    assert f"surf2vec {command}" in (ROOT / "docs" / "commands.md").read_text()
-
-
-def test_the_help_of_every_command_has_an_example_that_parses() -> None:
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    assert set(commands) == set(COMMANDS)
-    for name, command in commands.items():
+def test_the_help_of_every_command_has_its_options_and_an_example_that_parses() -> None:
+    for name, command in COMMANDS.items():
         program, own_name, *arguments = shlex.split((command.epilog or "").removeprefix("Example: "))
         assert (program, own_name, len(arguments) > 0) == ("surf2vec", name, True)
         command.make_context(name, arguments)  # raises for options that there are not, and where one is missing
+        told = CliRunner().invoke(app, [name, "--help"]).stdout
+        assert "--root" in told
+        assert "--json" in told
 
 
 def test_the_command_alone_prints_its_help_and_exits_0() -> None:
@@ -127,20 +115,10 @@ def test_unknown_options_and_settings_exit_2_with_the_way_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        ["similar", "ann"],
-        ["explain", "ann"],
-        ["forget"],
-        ["doctor"],
-        ["repartition"],
-        ["gc"],
-        ["rollback"],
-        ["rejects"],
-    ],
+    "command", ["similar ann", "explain ann", "forget", "doctor", "repartition", "gc", "rollback", "rejects"]
 )
-def test_a_folder_that_is_no_root_exits_2(command: list[str], tmp_path: Path) -> None:
-    result = call(*command, "--root", str(tmp_path / "nothing"), "--json")
+def test_a_folder_that_is_no_root_exits_2(command: str, tmp_path: Path) -> None:
+    result = call(*command.split(), "--root", str(tmp_path / "nothing"), "--json")
     assert result.returncode == 2
     assert "not a surf2vec root" in json.loads(result.stdout)["error"]["message"]
     assert "Traceback" not in result.stderr

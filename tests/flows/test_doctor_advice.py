@@ -192,9 +192,9 @@ def test_a_damaged_export_that_is_not_registered_is_made_anew(root: Root, monkey
         with pytest.raises(ResourceError):
             run(root)
     runs = [Run(root, path.parent.name) for path in root.path.glob("runs/*/run.json")]
-    [release] = [one.run_id for one in runs if one.record().steps.registered is None]
+    [release] = [one.run_id for one in runs if not one.record().steps.registered]
     cut(next(root.export(release).glob("index/*")))
-    with pytest.raises(DamageError, match="remove .* and give the same `surf2vec run` again") as told:
+    with pytest.raises(DamageError, match="remove .* and run the same command again") as told:
         run(root)
     follow(root, str(told.value))
     assert run(root)["alias"] == "champion"

@@ -15,14 +15,9 @@ from tests.flows.test_cli import call, kill_once
 from tests.roots.release_series import bytes_of
 
 FAST = [
-    "--set",
-    "train.epochs=20",
-    "--set",
-    "train.vector_size=16",
-    "--set",
-    "train.threads=1",
-    "--set",
-    "train.alpha=0.1",
+    part
+    for setting in ("train.epochs=20", "train.vector_size=16", "train.threads=1", "train.alpha=0.1")
+    for part in ("--set", setting)
 ]
 ESSENTIAL = {
     "run_id", "release", "model_version", "alias", "tracking_uri", "users", "items", "events", "rejected", "export_dir",

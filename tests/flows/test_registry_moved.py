@@ -13,7 +13,7 @@ from surf2vec.infra.stack import QUIET
 from surf2vec.operations import gc
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.night import steps
-from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.registry.releases import read_model
 from surf2vec.tasks.root.identity import read_root_id
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import UnavailableError
@@ -43,7 +43,7 @@ def point_to(root: Root, uri: str | None) -> None:
 
 
 def versions(uri: str) -> list[int]:
-    return [version.number for version in tracking.get_registered(uri, MODEL).versions]
+    return [version.number for version in read_model(uri, MODEL).versions]
 
 
 @pytest.fixture

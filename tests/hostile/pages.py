@@ -95,7 +95,7 @@ def list_texts(root: Root) -> Iterator[tuple[str, str]]:
                     if isinstance(value, str):
                         yield f"mlflow.db {table}", value
     for run_id in list_runs(root):
-        yield f"Prefect: {run_id}", describe_night(Run(root, run_id))
+        yield f"Prefect: {run_id}", describe_night(Run(root, run_id), PublishConfig())
 
 
 def list_runs(root: Root) -> list[str]:

@@ -21,6 +21,7 @@ from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.registry.pull import pull
+from surf2vec.tasks.registry.releases import read_model
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import SurfError
@@ -251,8 +252,8 @@ def check_releases(folder: Path) -> Found:
         shutil.copytree(good, place)
         lie_in(place, what)
         judge(f"open: {what}", lambda: ask_all(place), expected, found)
-    (version,) = tracking.get_registered(root.tracking_uri, "surf2vec-users").versions
-    registered = tracking.find_folder(root.tracking_uri, version)
+    (version,) = read_model(root.tracking_uri, "surf2vec-users").versions
+    registered = version.folder
     assert registered
     copy = registered / version.tags["export_path"]
     shutil.copytree(copy, folder / "copy")

@@ -48,7 +48,7 @@ def commit_generation(root: Root, corpus_dir: Path, seed: int) -> None:
         )  # fmt: skip
 
 
-def make_night(root: Root, release: str, gate: dict[str, Any], publish: PublishConfig = PUBLISH) -> dict[str, Any]:
+def make_night(root: Root, release: str, gate: dict[str, Any], publish: PublishConfig = PUBLISH) -> RegisterStep:
     """Night r1, r2, ... up to its registration, with the gate's verdict given; returns the record of step "register"."""
     if not root.export(release).exists():
         corpus_dir = make_corpus(root, 10, 2, f"window-{release}")
@@ -60,6 +60,6 @@ def make_night(root: Root, release: str, gate: dict[str, Any], publish: PublishC
     pin_release(root, release)
     registered = publish_release(root, publish, record, root.export(release), None)
     Run(root, release).amend(lambda _: record)
-    Run(root, release).record_steps(RegisterStep(**registered))
+    Run(root, release).record_steps(registered)
     release_pins(root, publish)
     return registered

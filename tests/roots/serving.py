@@ -10,7 +10,7 @@ from surf2vec.tasks.ingest.ingest import ingest
 from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.registry.releases import current_release
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
-from surf2vec.tasks.root.records import ExportStep, IngestStep, RegisterStep, ReportStep
+from surf2vec.tasks.root.records import ExportStep, IngestStep, ReportStep
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.events import ignore_event
 from surf2vec.trainer.store.generation import open_generation
@@ -38,7 +38,7 @@ def register(root: Root, release: str, window_id: str, publish: PublishConfig, d
     values = {"run_id": release, "created_at": f"2026-11-{day:02d}T04:00:00+00:00", "window_id": window_id}
     record = write_run_record(release, config={"publish": publish.model_dump(mode="json")}, **values)
     registered = publish_release(root, publish, record, export, None)
-    steps = IngestStep(digest=""), ExportStep(), RegisterStep(**registered), ReportStep()
+    steps = IngestStep(digest=""), ExportStep(digest=""), registered, ReportStep(digest="")
     Run(root, release).amend(lambda _: record.replace(steps=record.steps.replace(*steps)))
     with lock_store(root.store):
         pin_generation(root.store, release)

@@ -10,18 +10,18 @@ from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.export.without_users import erase_from_export
 from surf2vec.tasks.forgetting import forget as forgetting
 from surf2vec.tasks.forgetting.forget import forget
-from surf2vec.tasks.registry import promotion, tracking
+from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.faults import is_served
 from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.registry.releases import read_model
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
-from surf2vec.tasks.root.records import GateStep, RegisterStep
+from surf2vec.tasks.root.records import RegisterStep
 from surf2vec.tasks.root.run import FORGET, Root, Run, lock_root
 from surf2vec.tasks.upkeep.doctor import examine
 from surf2vec.tasks.users.user_set import want_users
 from surf2vec.trainer.store.writer import lock_store
 from surf2vec.trainer.system.files import link_file
 from tests.faults.disk_calls import Disk
-from tests.roots.nights import FIRST, HELD, make_night
 from tests.roots.releases import make_release, write_run_record
 from tests.roots.serving import make_served
 from tests.roots.training import MEMORY_BYTES
@@ -53,27 +53,6 @@ def test_what_the_registry_holds_is_on_the_disk(served: Root, monkeypatch: pytes
     disk = Disk(monkeypatch)
     tracking.set_alias(served.tracking_uri, CONFIG.model_name, "tried", 1)
     assert ("fsync", str(served.path)) in disk.events
-
-
-def test_a_promotion_that_died_before_its_record_is_recorded_by_the_same_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = Root(tmp_path / "root")
-    make_night(root, "r1", FIRST)
-    make_night(root, "r2", HELD)
-
-    def die(*arguments: Any, **named: Any) -> Any:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as context:
-        context.setattr(promotion, "_record_promotion", die)
-        with pytest.raises(KeyboardInterrupt):
-            promotion.promote(root, CONFIG, None, "the data is right")
-    for _ in range(2):
-        assert not promotion.promote(root, CONFIG, None, "the data is right")["changed"]
-        record = Run(root, "r2").record()
-        assert record.require(GateStep).overridden == "the data is right"
-        assert record.require(RegisterStep).alias == "champion"
 
 
 def test_hard_links_are_on_the_disk_before_the_older_export_goes(
@@ -146,9 +125,9 @@ DAMAGES = [
 def test_a_copy_that_a_power_loss_left_bad_is_told_and_mended(served: Root, name: str, is_empty: bool) -> None:
     """Release r1 is rolled back to by its number: that, its alias and its tags stay as they were."""
     uri = served.tracking_uri
-    before = tracking.get_registered(uri, CONFIG.model_name)
+    before = read_model(uri, CONFIG.model_name)
     version = next(one for one in before.versions if one.tags["release"] == "r1")
-    folder = tracking.find_folder(uri, version)
+    folder = version.folder
     assert folder
     if is_empty:
         (folder / name).write_bytes(b"")
@@ -162,7 +141,7 @@ def test_a_copy_that_a_power_loss_left_bad_is_told_and_mended(served: Root, name
     publish_release(served, CONFIG, record, served.export("r1"), None)
     assert is_served(served, CONFIG, record.require(RegisterStep))
     assert [found for found in examine(served) if found.level == "damage"] == []
-    after = tracking.get_registered(uri, CONFIG.model_name)
+    after = read_model(uri, CONFIG.model_name)
     assert ([one.number for one in after.versions], after.aliases) == (
         [one.number for one in before.versions],
         before.aliases,
@@ -185,7 +164,7 @@ def test_a_registration_that_was_cut_off_after_its_copy_makes_the_copy_anew(
     (index,) = root.artifacts.rglob("users.faiss")
     index.write_bytes(b"")
     told = publish_release(root, CONFIG, write_run_record(), export_dir, None)
-    assert is_served(root, CONFIG, RegisterStep(**told))
+    assert is_served(root, CONFIG, told)
     assert len(list((root.artifacts / "models").iterdir())) == 1
 
 

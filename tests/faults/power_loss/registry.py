@@ -39,12 +39,13 @@ def read_registry(world: Path) -> Any:
     """Versions with their tags, aliases, the files of each version's copy, the records; no times and no random ids."""
     from surf2vec.tasks.registry import tracking
     from surf2vec.tasks.registry.faults import find_faults
+    from surf2vec.tasks.registry.releases import read_model
 
     root = Root(world / "root")
-    found = tracking.get_registered(root.tracking_uri, PUBLISH.model_name)
+    found = read_model(root.tracking_uri, PUBLISH.model_name)
     versions = []
     for version in found.versions:
-        folder = tracking.find_folder(root.tracking_uri, version)
+        folder = version.folder
         assert not list(find_faults(folder, version.tags))
         files = list_files(folder / "artifacts") if folder and (folder / "artifacts").exists() else {}
         timed = ("_at", "state_sha256")
@@ -58,12 +59,11 @@ def read_registry(world: Path) -> Any:
 
 def read_run_record(path: Path) -> Any:
     record = read_json(path)
-    registered = record["steps"].get("register") or {}
-    alias = {name: registered.get(name) for name in ("alias", "model_version")}
+    version = record["steps"].get("register", {}).get("model_version")
     gate = {name: value for name, value in (record["steps"].get("gate") or {}).items() if name != "champion"}
     # The gate's champion is left out: tests.roots.nights judges by who serves now.
     return (
-        alias,
+        version,
         sorted(record["steps"]),
         gate,
     )
@@ -148,7 +148,7 @@ def run_forget(world: Path) -> None:
 
 
 def read_forget(world: Path) -> Any:
-    from surf2vec.tasks.registry import tracking
+    from surf2vec.tasks.registry.releases import read_model
     from tests.roots.serving import champion_vectors
 
     root = Root(world / "root")
@@ -157,7 +157,7 @@ def read_forget(world: Path) -> Any:
     assert not root.forgetting.exists()
     events = read_events(root.path)
     assert GONE not in {user for user, *_ in events}
-    found = tracking.get_registered(root.tracking_uri, PUBLISH.model_name)
+    found = read_model(root.tracking_uri, PUBLISH.model_name)
     versions = [(one.number, one.tags["release"]) for one in found.versions]
     exports = [path.name for path in sorted((root.path / "export").iterdir())]
     return users, rows_by_user(root), events, versions, found.aliases, exports, list_store(root)

@@ -14,7 +14,7 @@ from surf2vec.tasks.queries.infer import Inference, infer
 from surf2vec.tasks.queries.similar import similar_users
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.pull import pull
-from surf2vec.tasks.registry.releases import current_release
+from surf2vec.tasks.registry.releases import current_release, read_model
 from surf2vec.tasks.root.run import FORGET, Root, lock_root
 from surf2vec.tasks.upkeep.doctor import examine
 from surf2vec.tasks.users.tombstones import read_tombstones
@@ -79,7 +79,7 @@ def test_users_are_gone_everywhere_and_all_others_are_the_same_bits(root: Root, 
     assert read_events(root.path) == [event for event in events if event[0] not in GOING]
     check_events(root.path)
     assert damage(root) == []
-    registered = tracking.get_registered(root.tracking_uri, publish.model_name)
+    registered = read_model(root.tracking_uri, publish.model_name)
     assert ([version.number for version in registered.versions], registered.aliases["champion"]) == ([3], 3)
     assert [path.name for path in (root.path / "export").iterdir()] == [told["release"]]
     assert [path.stem for path in (root.store / "pinned").iterdir()] == [told["release"]]

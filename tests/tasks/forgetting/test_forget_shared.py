@@ -13,6 +13,7 @@ from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.registry.pull import pull
+from surf2vec.tasks.registry.releases import read_model
 from surf2vec.tasks.root.run import Root, Run
 from tests.roots.releases import read_users
 from tests.roots.serving import champion_vectors, register
@@ -37,7 +38,7 @@ class Shared:
     def __init__(self, folder: Path, trained: Root, uri: str | None = None) -> None:
         self.folder, self.trained = folder, trained
         self.uri = uri or f"sqlite:///{folder}/shared.db"
-        tracking.list_models(self.uri)
+        tracking.read(self.uri)
 
     @property
     def client(self) -> Any:
@@ -54,7 +55,7 @@ class Shared:
         return root
 
     def versions(self, name: str) -> list[int]:
-        return [version.number for version in tracking.get_registered(self.uri, name).versions]
+        return [version.number for version in read_model(self.uri, name).versions]
 
     def pulled(self, uri: str) -> set[str]:
         """The users of a release, as whoever pulls it gets them."""

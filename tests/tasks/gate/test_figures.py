@@ -10,7 +10,7 @@ import pytest
 from surf2vec.tasks.config import GateConfig
 from surf2vec.tasks.corpus.window import EventsFile, Window
 from surf2vec.tasks.gate.figures import Case, judge_release, open_case
-from surf2vec.tasks.root.records import CorpusStep, EvaluateStep, GateStep, RegisterStep, SettleStep, Steps
+from surf2vec.tasks.root.records import CorpusStep, EvaluateStep, GateStep, SettleStep, Steps
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.system.files import read_json, write_json
 from tests.data.corpora import write_corpus
@@ -279,8 +279,8 @@ def test_a_case_knows_the_days_and_how_the_night_before_saw_them(root: Root) -> 
     case = open_case(run, GateConfig(), "before", {"before": "space-1"}, open_window(100, 200, 300))
     assert case.days == {date(2026, 6, 1): 200, date(2026, 6, 2): 200, date(2026, 6, 3): 300}
     assert (case.days_before, case.has_changed, case.champion_space) == ({}, False, "space-1")
-    Run(root, "before").step(GateStep, "", lambda: {"days": {"2026-06-01": 100, "2026-06-02": 20}})
-    Run(root, "same-day").step(GateStep, "", lambda: {"days": {"2026-06-03": 1}})
+    Run(root, "before").step(GateStep, "", lambda: GateStep(days={"2026-06-01": 100, "2026-06-02": 20}))
+    Run(root, "same-day").step(GateStep, "", lambda: GateStep(days={"2026-06-03": 1}))
     case = open_case(run, GateConfig(), "older", {}, open_window(100, 200, 300))
     assert case.days_before == {date(2026, 6, 1): 100, date(2026, 6, 2): 20}
     assert case.has_changed
@@ -289,10 +289,7 @@ def test_a_case_knows_the_days_and_how_the_night_before_saw_them(root: Root) -> 
 def test_a_run_that_has_served_is_judged_beside_the_champion_it_met(root: Root) -> None:
     run = make_release(root, "tonight")
     run.update(champion="before")
-    run.step(GateStep, "", lambda: {"champion": "before"})
-    run.step(RegisterStep, "", lambda: {"alias": "champion"})
-    case = open_case(run, GateConfig(), "tonight", {"tonight": "space-1"}, open_window(1))
-    assert (case.champion, case.has_changed) == ("before", False)
-    run.update(steps=run.record().steps.without(RegisterStep))  # killed between the alias and the record
-    case = open_case(run, GateConfig(), "tonight", {}, open_window(1))
-    assert (case.champion, case.has_changed) == ("before", False)
+    run.step(GateStep, "", lambda: GateStep(champion="before"))
+    for champion, has_served in (("tonight", True), ("tonight", False), ("later", True)):
+        case = open_case(run, GateConfig(), champion, {"tonight": "space-1"}, open_window(1), has_served)
+        assert (case.champion, case.has_changed) == ("before", False)

@@ -34,7 +34,7 @@ def test_a_run_says_what_is_so_now(
     record = RunRecord.model_validate(
         {
             "run_id": "r2", "created_at": "2026-11-24T03:10:59+00:00", "base": base, "full_because": because,
-            "steps": {name: values.get(name, {}) for name in steps},
+            "steps": {name: {"digest": ""} | values.get(name, {}) for name in steps},
         }
     )  # fmt: skip
     assert announce_run(record) == told

@@ -24,7 +24,7 @@ def test_a_server_that_is_away_is_named_without_its_password(monkeypatch: pytest
         with pytest.raises(
             UnavailableError, match=r"MLflow at http://\*\*\*@127.* failed: Connection refused"
         ) as caught:
-            tracking.list_models(away)
+            tracking.read(away)
     assert "secret" not in str(caught.value)
 
 
@@ -57,7 +57,7 @@ def test_only_what_may_pass_is_worth_another_try(status: int, may_pass: bool, mo
     """A server that fails may do better later; one that refuses will refuse again."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with server_that_answers(status) as url, pytest.raises(ResourceError) as caught:
-        tracking.list_models(url)
+        tracking.read(url)
     assert isinstance(caught.value, UnavailableError) == may_pass, caught.value
 
 
@@ -66,16 +66,16 @@ def test_the_right_password_after_a_refusal(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "wrong")
     with server_that_answers(401, "right") as url:
         with pytest.raises(ResourceError, match="401"):
-            tracking.list_models(url)
+            tracking.read(url)
         monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "right")
-        assert tracking.list_models(url) == []
+        assert tracking.read(url) == ([], {})
 
 
 def test_a_database_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mlflow_runs.mlflow.store.db.utils, "MAX_RETRY_COUNT", 1)
     (tmp_path / "mlflow.db").write_bytes(b"this is no database" * 100)
     with pytest.raises(ResourceError, match="file is not a database"):
-        tracking.list_models(f"sqlite:///{tmp_path}/mlflow.db")
+        tracking.read(f"sqlite:///{tmp_path}/mlflow.db")
 
 
 def test_the_cause_is_named_and_not_where_sqlalchemy_met_it(tmp_path: Path) -> None:
@@ -113,14 +113,14 @@ def die(connection, cursor, statement, *rest):
     if sum(made) == 20:
         os._exit(9)
 from surf2vec.tasks.registry import tracking
-tracking.list_models("sqlite:///{tmp_path}/mlflow.db")
+tracking.read("sqlite:///{tmp_path}/mlflow.db")
 """
     root = Path(__file__).parents[3]
     assert subprocess.run([sys.executable, "-c", child], cwd=root, check=False, capture_output=True).returncode == 9
     assert not (tmp_path / "mlflow.db").exists()
     assert len(list(tmp_path.glob(".mlflow.db.*.tmp"))) == 1
     (tmp_path / ".mlflow.db.0a1b2c3d.99.tmp-journal").write_bytes(b"of a transaction that was cut off")
-    assert tracking.list_models(f"sqlite:///{tmp_path}/mlflow.db") == []
+    assert tracking.read(f"sqlite:///{tmp_path}/mlflow.db") == ([], {})
     assert sorted(path.name for path in tmp_path.iterdir()) == [".mlflow.db.lock", "mlflow.db"]
 
 

@@ -22,8 +22,8 @@ from surf2vec.tasks.registry.promotion import (
     settle_aliases,
 )
 from surf2vec.tasks.registry.publish import publish_release
-from surf2vec.tasks.registry.releases import find_alias
-from surf2vec.tasks.root.records import GateStep, RegisterStep
+from surf2vec.tasks.registry.releases import add_serving
+from surf2vec.tasks.root.records import GateStep
 from surf2vec.tasks.root.run import Root, Run, lock_root
 from surf2vec.trainer.errors import DamageError, HeldBackError, InputError, UnavailableError
 from surf2vec.trainer.store.writer import lock_store
@@ -36,7 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two nights that passed and one that was held."""
     root = Root(tmp_path_factory.mktemp("promotion") / "root")
     root.path.mkdir()
-    aliases = [make_night(root, name, gate)["alias"] for name, gate in (("r1", FIRST), ("r2", PASSED), ("r3", HELD))]
+    aliases = [make_night(root, name, gate).alias for name, gate in (("r1", FIRST), ("r2", PASSED), ("r3", HELD))]
     assert aliases == ["champion", "champion", "challenger"]
     return root.path
 
@@ -98,9 +98,8 @@ def test_a_held_version_needs_a_reason_which_is_kept(root: Root) -> None:
     assert aliases_of(root) == {"challenger": 3, "champion": 3}
     expected = {"gate": "overridden", "override_reason": "the shop was closed", "champion_before": "2"}
     assert expected.items() <= tags_of(root, 3).items()
-    record = Run(root, "r3").record()
-    assert record.require(GateStep).overridden == "the shop was closed"
-    assert record.require(RegisterStep).alias == "champion"
+    steps = add_serving(root, PUBLISH, Run(root, "r3").record()).steps
+    assert (steps.gate.overridden, steps.registered.alias) == ("the shop was closed", "champion")
     assert "the shop was closed" in lines[0]
     tags = tags_of(root, 3)
     again = promote(root, PUBLISH, None, "another reason")
@@ -123,24 +122,27 @@ def test_a_rollback_goes_to_the_champion_before_once(root: Root) -> None:
     assert aliases_of(root)["champion"] == 1
 
 
-def test_a_run_tells_the_alias_that_its_version_has_now(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    registered = {number: RegisterStep(model_version=number, alias="champion") for number in (1, 2)}
-    assert [find_alias(root, PUBLISH, registered[number]) for number in (1, 2)] == [None, "champion"]
+def test_a_record_has_the_alias_that_its_version_has_now(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    def list_aliases() -> list[str | None]:
+        found = [add_serving(root, PUBLISH, Run(root, release).record()) for release in ("r1", "r2")]
+        return [record.steps.registered.alias for record in found]
+
+    assert list_aliases() == [None, "champion"]
     rollback(root, PUBLISH, None)
-    assert [find_alias(root, PUBLISH, registered[number]) for number in (1, 2)] == ["champion", None]
+    assert list_aliases() == ["champion", None]
 
     def be_away(*arguments: Any) -> None:
         raise UnavailableError("MLflow is away")
 
     monkeypatch.setattr(releases, "read_registry", be_away)
-    assert find_alias(root, PUBLISH, registered[2]) == "champion"
+    assert list_aliases() == [None, None]
 
 
 def test_registering_again_does_not_bring_back_what_was_rolled_back(root: Root) -> None:
     rollback(root, PUBLISH, None)
     assert settle_aliases(root, PUBLISH, 2, GateStep(**PASSED)) is None
     record = Run(root, "r2").record()
-    assert publish_release(root, PUBLISH, record, root.export("r2"), None)["alias"] is None
+    assert publish_release(root, PUBLISH, record, root.export("r2"), None).alias is None
     assert aliases_of(root)["champion"] == 1
     with pytest.raises(HeldBackError, match="version 2 was rolled back at"):
         promote(root, PUBLISH, 2, None)
@@ -158,7 +160,7 @@ def test_a_verdict_about_another_champion_moves_no_alias(root: Root) -> None:
     assert read_registry(root, PUBLISH).aliases == before.aliases
     assert not {"gate", "promoted_at"} & set(tags_of(root, 4))
     held = {"passes": False, "verdict": "held", "held_by": ["champion"], "champion": "r1"}
-    assert make_night(root, "r4", held)["alias"] == "challenger"
+    assert make_night(root, "r4", held).alias == "challenger"
     with pytest.raises(HeldBackError, match="version 4 was held back by champion"):
         promote(root, PUBLISH, None, None)
     assert promote(root, PUBLISH, None, "it is good")["model_version"] == 4
@@ -179,7 +181,7 @@ def test_a_rollback_over_several_versions_leaves_them_all(root: Root) -> None:
 
 def test_the_next_night_builds_up_from_what_serves_again(root: Root) -> None:
     rollback(root, PUBLISH, None)
-    assert make_night(root, "r4", PASSED)["alias"] == "champion"
+    assert make_night(root, "r4", PASSED).alias == "champion"
     assert tags_of(root, 4)["champion_before"] == "1"
     assert pins_of(root) == {"r1", "r4"}  # nobody can return to the held one, nor to the one that was rolled back
     assert rollback(root, PUBLISH, None)["model_version"] == 1
@@ -211,14 +213,12 @@ def test_without_anything_to_serve_nothing_moves(root: Root, tmp_path: Path) -> 
 
 
 def told_of(root: Root) -> Any:
-    """What the registry and the records say, without times: tags, aliases, and of each record its reason and alias."""
+    """What the registry says, without times: aliases and tags."""
     timed = ("promoted_at", "rolled_back_at")
     tags = {
         number: {name: name in timed or value for name, value in tags_of(root, number).items()} for number in (1, 2, 3)
     }
-    records = [Run(root, name).record() for name in ("r1", "r2", "r3")]
-    steps = [(record.require(GateStep).overridden, record.require(RegisterStep).alias) for record in records]
-    return aliases_of(root), tags, steps
+    return aliases_of(root), tags
 
 
 WRITES = ["set_model_version_tag", "delete_model_version_tag", "set_registered_model_alias"]
@@ -237,7 +237,7 @@ WRITES = ["set_model_version_tag", "delete_model_version_tag", "set_registered_m
 def test_a_call_cut_off_at_any_write_is_completed(
     root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: Any, move: Any
 ) -> None:
-    """The reason why a version was promoted, in the registry and in its record, is there as without the interruption."""
+    """The reason why a version was promoted is there as without the interruption."""
     left = 0
 
     def stop_later(write: Any) -> Any:
@@ -250,8 +250,8 @@ def test_a_call_cut_off_at_any_write_is_completed(
 
         return stop
 
-    for place, name in [*((mlflow_runs.MlflowClient, name) for name in WRITES), (Run, "amend")]:
-        monkeypatch.setattr(place, name, stop_later(getattr(place, name)))
+    for name in WRITES:
+        monkeypatch.setattr(mlflow_runs.MlflowClient, name, stop_later(getattr(mlflow_runs.MlflowClient, name)))
     before(root)
     undisturbed, left = Root(shutil.copytree(root.path, tmp_path / "undisturbed")), 0
     move(undisturbed)
@@ -278,7 +278,7 @@ def test_a_night_killed_between_registering_and_the_alias_is_completed(root: Roo
     assert process.exitcode == 9
     assert len(read_registry(root, PUBLISH).versions) == 4
     assert aliases_of(root) == {"challenger": 3, "champion": 2}
-    assert make_night(root, "r4", PASSED)["alias"] == "champion"
+    assert make_night(root, "r4", PASSED).alias == "champion"
     assert (tags_of(root, 4)["gate"], tags_of(root, 4)["champion_before"]) == ("passed", "2")
     assert len(read_registry(root, PUBLISH).versions) == 4
 

@@ -291,7 +291,7 @@ def test_seen_items_are_left_out_where_asked(model: Any, users: dict[str, np.nda
     assert found[3] == []
     assert model.predict(None, frame, {"items": 5})["items"][0] == before[0]
     for params, words in (
-        ({"seen": "drop"}, "take 'leave out'"),
+        ({"seen": "drop"}, "use 'leave out'"),
         ({"items": 5, "seen": "leave out"}, "no column `seen`"),
     ):
         with pytest.raises(ValueError, match=words):

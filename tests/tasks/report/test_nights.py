@@ -46,7 +46,8 @@ def test_a_night_has_what_its_table_and_page_need() -> None:
 def test_a_run_without_a_release_has_the_reason() -> None:
     unchanged = RunRecord(run_id="r2", created_at="2026-01-04T03", steps=Steps(unchanged=UnchangedStep(release="r1")))
     assert describe_night(unchanged, {})["skipped"] == "nothing to do: no user's pages changed since release r1"
-    begun = RunRecord(run_id="r3", created_at="2026-01-05T03", steps=Steps(ingest=IngestStep(), corpus=CorpusStep()))
+    steps = Steps(ingest=IngestStep(lines=1), corpus=CorpusStep(num_users=1))
+    begun = RunRecord(run_id="r3", created_at="2026-01-05T03", steps=steps)
     assert describe_night(begun, {})["skipped"] == "run r3 did not end; done: ingest, corpus"
     assert describe_night(begun, {})["day"] == "2026-01-05"
 

@@ -122,35 +122,6 @@ def test_two_registries(other: str) -> None:
     assert not is_same_registry("http://mlflow", other)
 
 
-def test_a_root_of_an_earlier_version_is_known_by_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = Root(tmp_path)
-    tell_registered(root, "r1", "http://***@mlflow.example:5000", SERVER, "2026-01-02")
-    assert ask(root) == SERVER
-    tell_registered(root, "r0", "sqlite:////where/it/was/mlflow.db", None, "2026-01-01")
-    assert ask(root) == SERVER
-    assert ask(root, root.tracking_uri) == root.tracking_uri  # it published to both
-    monkeypatch.setenv(ENVIRONMENT, OTHER)
-    with pytest.raises(ConfigError, match=f'write {{"tracking_uri": "THE OTHER"}} to {root.identity}'):
-        ask(root)
-
-
-def test_a_root_that_published_to_its_own_before_it_had_an_identity(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = Root(tmp_path)
-    make_release(root)
-    tracking.list_models(root.tracking_uri)
-    assert ask(root, SERVER) == SERVER  # nothing was ever registered in it
-    publish_release(root, PublishConfig(), write_run_record(), root.export("r1"), None)
-    root.identity.unlink()
-    tell_registered(root, "r1", root.tracking_uri, None, "2026-01-01")
-    monkeypatch.setenv(ENVIRONMENT, SERVER)
-    with pytest.raises(ConfigError, match="publishes to sqlite:///"):
-        find_champion(root, PublishConfig())
-    monkeypatch.delenv(ENVIRONMENT)
-    assert find_champion(root, PublishConfig()) == "r1"
-
-
 def test_all_that_is_registered_says_by_which_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, shared = Root(tmp_path / "root"), f"sqlite:///{tmp_path}/shared.db"
     make_release(root)
@@ -161,7 +132,7 @@ def test_all_that_is_registered_says_by_which_root(tmp_path: Path, monkeypatch: 
     assert root_id
     assert read_json(root.identity)["tracking_uri"] == shared
     client = tracking.MlflowClient(shared, shared)
-    run = client.get_run(told["mlflow_run_id"])
+    run = client.get_run(told.mlflow_run_id)
     [logged] = client.search_logged_models([run.info.experiment_id])
     [version] = client.search_model_versions()
     assert [one[ROOT_TAG] for one in (run.data.tags, logged.tags, read_tags(version.tags))] == [root_id] * 3

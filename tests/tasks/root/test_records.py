@@ -60,7 +60,7 @@ RECORD = r"""
   "ingest": {"digest": "", "events": 640, "formats": {"csv": 2}, "left_out": {}, "lines": 640, "many_queries": [],
   "num_rejected": 0, "rejected": {}, "seconds": 23.667, "sources_known": 1, "sources_new": 1, "sources_replaced": 0,
   "times": {"text with zone": 2}},
-  "register": {"alias": "champion", "digest": "625f6cd29b76d4385fbd4ebe92e985c843014f279ee44f90a4294b97055568e5",
+  "register": {"digest": "625f6cd29b76d4385fbd4ebe92e985c843014f279ee44f90a4294b97055568e5",
   "mlflow_page": null, "mlflow_run_id": "0fcddef737854a3184908ef39f574914", "model_name": "surf2vec-users",
   "model_version": 2, "seconds": 31.033, "storage": "copy", "tracking_uri": "sqlite:////data/root/mlflow.db"},
   "report": {"digest": "625f6cd29b76d4385fbd4ebe92e985c843014f279ee44f90a4294b97055568e5",
@@ -119,7 +119,7 @@ def test_a_record_that_is_written_again_has_what_was_recorded(tmp_path: Path) ->
             {"run_id": "r", "steps": {"train": {"tokens": "many"}}},
             "steps.train.tokens: input should be a valid integer",
         ),
-        ({"run_id": "r", "steps": {"gate": None}, "mood": "good"}, "mood is not known"),
+        ({"run_id": "r", "steps": {"gate": {}}, "mood": "good"}, "mood is not known"),
         (
             {"run_id": "r", "steps": {"evaluate": [], "settle": {}}},
             "steps.evaluate: input should be a valid dictionary",

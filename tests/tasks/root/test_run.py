@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,9 +21,9 @@ class Counter:
     def __init__(self) -> None:
         self.calls = 0
 
-    def __call__(self) -> dict[str, Any]:
+    def __call__(self) -> TrainStep:
         self.calls += 1
-        return {"generation": self.calls}
+        return TrainStep(generation=self.calls)
 
 
 def test_a_step_is_done_once_for_its_inputs(tmp_path: Path) -> None:
@@ -40,7 +39,7 @@ def test_a_step_is_done_once_for_its_inputs(tmp_path: Path) -> None:
 def test_a_step_that_failed_is_done_again(tmp_path: Path) -> None:
     run = Run(Root(tmp_path), "r1")
 
-    def fail() -> dict[str, Any]:
+    def fail() -> TrainStep:
         raise ResourceError("disk full")
 
     with pytest.raises(ResourceError):
@@ -50,13 +49,13 @@ def test_a_step_that_failed_is_done_again(tmp_path: Path) -> None:
 
 
 def test_a_step_may_say_its_own_seconds(tmp_path: Path) -> None:
-    assert Run(Root(tmp_path), "r1").step(IngestStep, "", lambda: {"seconds": 12.5}).seconds == 12.5
+    assert Run(Root(tmp_path), "r1").step(IngestStep, "", lambda: IngestStep(seconds=12.5)).seconds == 12.5
 
 
 def test_compiling_is_no_part_of_a_steps_seconds(tmp_path: Path) -> None:
-    def compile_and_train() -> dict[str, Any]:
+    def compile_and_train() -> TrainStep:
         time.sleep(0.3)
-        return {"compile_seconds": 0.3}
+        return TrainStep(compile_seconds=0.3)
 
     started = time.monotonic()
     step = Run(Root(tmp_path), "r1").step(TrainStep, "", compile_and_train)
@@ -68,9 +67,9 @@ def test_a_verdict_that_is_the_same_again_changes_no_byte(tmp_path: Path) -> Non
     """So that what was sent of the record is still what would be sent: a night that was cut off judges again."""
     run, verdicts = Run(Root(tmp_path), "r1"), ["passed", "passed", "held"]
 
-    def judge() -> dict[str, Any]:
+    def judge() -> GateStep:
         time.sleep(0.01 * len(verdicts))
-        return {"verdict": verdicts.pop(0), "days": {"2026-01-01": 3}, "metrics": {"gate_users": 1.0}}
+        return GateStep(verdict=verdicts.pop(0), days={"2026-01-01": 3}, metrics={"gate_users": 1.0})
 
     first = run.step(GateStep, "x", judge)
     before = run.record_path.read_bytes()
@@ -92,7 +91,7 @@ def test_a_torn_record_is_named(tmp_path: Path) -> None:
 def test_a_root_where_a_file_is_in_the_way_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "root"):
-        with pytest.raises(ResourceError, match="give another with --root"):
+        with pytest.raises(ResourceError, match="use another --root"):
             open_root(path)
 
 

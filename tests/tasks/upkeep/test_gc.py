@@ -15,9 +15,10 @@ from surf2vec.tasks.queries.similar import similar_users
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.registry.pull import pull
+from surf2vec.tasks.registry.releases import read_model
 from surf2vec.tasks.registry.versions import Registered, Version
 from surf2vec.tasks.root.identity import ROOT_TAG
-from surf2vec.tasks.root.records import ExportStep, IngestStep, RegisterStep, ReportStep
+from surf2vec.tasks.root.records import ExportStep, IngestStep, ReportStep
 from surf2vec.tasks.root.run import Root, Run, lock_root
 from surf2vec.tasks.upkeep.doctor import examine
 from surf2vec.tasks.upkeep.gc import References, collect_garbage, find_waste
@@ -46,7 +47,7 @@ def register(root: Root, release: str, day: int, publish: PublishConfig = CONFIG
     values = {"run_id": release, "created_at": f"2026-11-{day:02d}T04:00:00+00:00", "window_id": f"window-{release}"}
     record = write_run_record(release, config={"publish": publish.model_dump(mode="json")}, **values)
     registered = publish_release(root, publish, record, export, None)
-    steps = IngestStep(digest=""), ExportStep(), RegisterStep(**registered), ReportStep()
+    steps = IngestStep(digest=""), ExportStep(digest=""), registered, ReportStep(digest="")
     Run(root, release).amend(lambda _: record.replace(steps=record.steps.replace(*steps)))
 
 
@@ -81,7 +82,7 @@ def put_back(root: Root, backup: Path) -> None:
 
 
 def versions(root: Root) -> list[int]:
-    return [version.number for version in tracking.get_registered(root.tracking_uri, CONFIG.model_name).versions]
+    return [version.number for version in read_model(root.tracking_uri, CONFIG.model_name).versions]
 
 
 def names(folder: Path) -> list[str]:

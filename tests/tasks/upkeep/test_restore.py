@@ -12,9 +12,10 @@ from surf2vec.tasks.config import IngestConfig, PublishConfig
 from surf2vec.tasks.forgetting.forget import forget
 from surf2vec.tasks.queries.infer import Inference, infer
 from surf2vec.tasks.queries.similar import similar_users
-from surf2vec.tasks.registry import mlflow_runs, tracking
+from surf2vec.tasks.registry import mlflow_runs
 from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.registry.pull import pull
+from surf2vec.tasks.registry.releases import read_model
 from surf2vec.tasks.root.identity import read_root_id, registry_uri
 from surf2vec.tasks.root.run import Root, Run, lock_root
 from surf2vec.tasks.upkeep.doctor import examine
@@ -157,7 +158,7 @@ def test_a_forgotten_user_is_not_in_the_state(lost: Root, tmp_path: Path) -> Non
     assert told["model_version"] == 2
     assert rows_by_user(root) == rows_by_user(lost)
     assert "user-11" not in rows_by_user(root)
-    version = tracking.get_registered(lost.tracking_uri, "surf2vec-users").versions[-1]
+    version = read_model(lost.tracking_uri, "surf2vec-users").versions[-1]
     assert version.tags["state_sha256"]
     path = next(path for path in sorted(lost.path.rglob("state/store/users-*")) if path.stat().st_size)
     content = bytearray(path.read_bytes())
