@@ -130,7 +130,7 @@ def deploy(root: Path, logs: str, cron: str, timezone: str) -> None:
     Raises ConfigError for an unknown time zone, ResourceError with Prefect's message if Prefect fails.
     """
     if timezone not in available_timezones():
-        raise ConfigError(f"--timezone {timezone!r} is no time zone: write for instance Europe/Berlin or UTC")
+        raise ConfigError(f"--timezone {timezone!r} is not a time zone: write for instance Europe/Berlin or UTC")
     values = {"ROOT": str(root.resolve()), "LOGS": logs, "CRON": cron, "TIMEZONE": timezone}
     environment = os.environ | {f"SURF2VEC_{name}": value for name, value in values.items()}
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", PREFECT_FILE]

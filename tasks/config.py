@@ -29,7 +29,7 @@ def pattern_groups(pattern: str) -> list[str]:
         return pl.Series([""]).str.extract_groups(pattern).struct.unnest().columns
     except pl.exceptions.ComputeError as error:
         reason = str(error).strip().splitlines()[-1].removeprefix("error: ")
-        raise ValueError(f"this is no regular expression that can be used: {reason}") from None
+        raise ValueError(f"not a usable regular expression: {reason}") from None
 
 
 ItemKind = Literal["page", "prefix", "host"]
@@ -137,7 +137,7 @@ class IngestConfig(Section):
         try:
             ZoneInfo(value)
         except (KeyError, ValueError, OSError):
-            raise ValueError(f"{value!r} is no time zone: write for instance Europe/Berlin or UTC") from None
+            raise ValueError(f"{value!r} is not a time zone: write for instance Europe/Berlin or UTC") from None
         return value
 
 
@@ -152,7 +152,7 @@ class StoreConfig(Section):
     def _power_of_two(cls, value: int | None) -> int | None:
         if value is not None and value & (value - 1):
             raise ValueError(
-                f"{value} is no power of two: take {1 << (value.bit_length() - 1)} or {1 << value.bit_length()}"
+                f"{value} is not a power of two: use {1 << (value.bit_length() - 1)} or {1 << value.bit_length()}"
             )
         return value
 
@@ -193,14 +193,14 @@ class PublishConfig(Section):
 
 
 class NightlyConfig(Section):
-    """How a night goes on from the release that serves."""
+    """How a night continues from the release that serves."""
 
     full_every_days: int = Field(7, title="Full retrain every", ge=1, le=3650)
-    """Days after which a night trains everything anew, counted between the last days of windows."""
+    """Days after which a night trains everything from scratch, counted between the last days of windows."""
     retain_days: int = Field(90, title="Users kept", ge=0, le=36_500)
     """Users without events in the window keep their vector for this many days after their newest event."""
     full_from_champion: bool = Field(True, title="Full nights near the champion")
-    """Items of a full night, and users with the same pages, start from the champion's vectors. Off: all vectors start anew."""
+    """Items of a full night, and users with the same pages, start from the champion's vectors. Off: all start from scratch."""
 
 
 class GateConfig(Section):

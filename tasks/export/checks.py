@@ -57,7 +57,7 @@ def check_disk(
     if free < needed:
         raise ResourceError(
             f"the export needs about {needed / 1e9:,.2f} GB but the disk of {folder.parent} has {free / 1e9:,.2f} GB "
-            "free: run `surf2vec gc`, or give a root on a larger disk"
+            "free: run `surf2vec gc`, or use a root on a larger disk"
         )
 
 

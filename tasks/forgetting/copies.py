@@ -180,7 +180,7 @@ def _search_files(root: Root, name: str, wanted: UserSet, skipped: Sequence[Path
                     found += sum(int(is_wanted.sum()) for is_wanted in search_file(file, wanted))
         except (OSError, pa.ArrowException) as error:
             raise DamageError(
-                f"{path} cannot be read ({error}), so it cannot be searched; remove it or bring back a copy, "
+                f"{path} cannot be read ({error}), so it cannot be searched; remove it or restore a copy, "
                 "then run the same command again"
             ) from None
     return {"place": name, "rows": rows, "found": found}

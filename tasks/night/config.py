@@ -192,7 +192,7 @@ def list_sections(wanted: str | None = None) -> list[SettingSection]:
     sections = list(_walk(whole, whole, "", "Run", "The run as a whole."))
     found = [one for one in sections if wanted in (None, one.name) or one.name.startswith(f"{wanted}.")]
     if not found:
-        raise ConfigError(f"there is no section {wanted!r}: take {', '.join(one.name for one in sections if one.name)}")
+        raise ConfigError(f"unknown section {wanted!r}: take {', '.join(one.name for one in sections if one.name)}")
     return found
 
 

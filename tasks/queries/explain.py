@@ -108,23 +108,21 @@ def _find_in_corpus(root: Root, user_id: str) -> dict[str, Any] | None:
         corpus = open_corpus(root.corpus(newest_corpus(root)))
     except InputError:  # the root has no corpus
         return None
-    found = find_history(corpus, user_id)
-    if found is None:
+    if (found := find_history(corpus, user_id)) is None:
         return None
     partition, row, histories = found
     tokens = histories.tokens[histories.offsets[row] : histories.offsets[row + 1]]
     seen = Counter(tokens.tolist()).most_common(NUM_ITEMS)
-    is_held_out = bool(histories.is_held_out[row])
-    held_out = int(histories.tokens[histories.ends[row]]) if is_held_out else None
-    urls = _find_urls(corpus, [item for item, _ in seen] + ([] if held_out is None else [held_out]))
+    held_out = [int(histories.tokens[histories.ends[row]])] if histories.is_held_out[row] else []
+    urls = _find_urls(corpus, [item for item, _ in seen] + held_out)
     return {
         "window_id": corpus.folder.name,
         "micro_partition": partition,
         "row": row,
         "tokens": len(tokens),
         "items": [{"url": urls[item], "count": count} for item, count in seen],
-        "is_held_out": is_held_out,
-        "held_out_item": None if held_out is None else urls[held_out],
+        "is_held_out": bool(held_out),
+        "held_out_item": urls[held_out[0]] if held_out else None,
     }
 
 
@@ -139,19 +137,16 @@ def _weigh_pages(root: Root, manifest: dict[str, Any], user_id: str) -> list[dic
     No pages if the release has no trail, or its corpus was removed.
     """
     folder = root.corpus(manifest["created_from"]["window_id"])
-    if "trail" not in manifest or not (folder / CORPUS_MANIFEST).exists():
-        return []
-    corpus = open_corpus(folder)
-    if (found := find_history(corpus, user_id)) is None:
+    has_corpus = "trail" in manifest and (folder / CORPUS_MANIFEST).exists()
+    corpus = open_corpus(folder) if has_corpus else None
+    if corpus is None or (found := find_history(corpus, user_id)) is None:
         return []
     _, row, histories = found
     lags = np.array(manifest["trail"]["lags"], np.float32)
     pages = histories.tokens[histories.offsets[row] : histories.offsets[row + 1]][::-1][: len(lags)].tolist()
-    weights = lags[: len(pages)] * scale_of((lags[: len(pages)] ** 2).sum())
+    weights = (lags[: len(pages)] * scale_of((lags[: len(pages)] ** 2).sum())).tolist()
     urls = _find_urls(corpus, pages)
-    return [
-        {"url": urls[page], "weight": round(weight, 6)} for page, weight in zip(pages, weights.tolist(), strict=True)
-    ]
+    return [{"url": urls[page], "weight": round(weight, 6)} for page, weight in zip(pages, weights, strict=True)]
 
 
 def _find_releases(root: Root, publish: PublishConfig, user_id: str) -> list[dict[str, Any]]:

@@ -323,7 +323,7 @@ def _write(all_users: InferPart, query: Inference, on_event: OnEvent, fan_out: F
                             writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
     except OSError as error:
         raise ResourceError(
-            f"cannot write {query.out}: {error.strerror or error}; free or widen that disk, or give another --out"
+            f"cannot write {query.out}: {error.strerror or error}; free or widen that disk, or use another --out"
         ) from None
 
 

@@ -151,7 +151,7 @@ def find_version(uri: str, tracking_uri: str) -> Version:
     """Return the version that `models:/NAME@alias` or `models:/NAME/3` names. Raises InputError with the available ones."""
     match = _MODEL_URI.fullmatch(uri)
     if not match:
-        raise InputError(f"{uri!r} is no model: write models:/surf2vec-users@champion or models:/surf2vec-users/3")
+        raise InputError(f"{uri!r} is not a model: write models:/surf2vec-users@champion or models:/surf2vec-users/3")
     place = mask_credentials(tracking_uri)
     if tracking_uri.startswith("sqlite:///") and not Path(tracking_uri.removeprefix("sqlite:///")).exists():
         # MLflow would make an empty one.
@@ -225,7 +225,7 @@ def referenced_folder(version: Version) -> Path:
 def check_out(out: Path) -> None:
     """Raise InputError if `out` contains something that is not an export, which a pull would remove."""
     if out.exists() and not (out / EXPORT_MANIFEST).exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out} exists and is no export: give --out an empty or new folder, or an earlier pull")
+        raise InputError(f"{out} exists and is not an export: use an empty or new folder for --out, or an earlier pull")
 
 
 @contextmanager

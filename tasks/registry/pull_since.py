@@ -44,7 +44,7 @@ def pull_since(
     check_out(out)
     if (out / EXPORT_MANIFEST).exists() and "since" not in read_json(out / EXPORT_MANIFEST):
         raise InputError(
-            f"{out} holds a whole release, and --since gives only what changed: give another --out and apply the changes, or "
+            f"{out} holds a whole release, and --since gives only what changed: use another --out and apply the changes, or "
             "leave out --since, which fetches all files that differ"
         )
     target = find_version(uri, tracking_uri)

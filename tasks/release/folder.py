@@ -126,6 +126,6 @@ def check_tables(folder: Path, manifest: dict[str, Any]) -> None:
             except DamageError as error:
                 fault = str(error).removeprefix(f"{path} ")
             except (OSError, pa.ArrowException, AttributeError, KeyError) as error:
-                fault = f"is no table of vectors ({type(error).__name__})"
+                fault = f"is not a table of vectors ({type(error).__name__})"
             if fault:
-                raise DamageError(f"{path} {fault}: this is no release of surf2vec; pull another one")
+                raise DamageError(f"{path} {fault}: this is not a release of surf2vec; pull another one")

@@ -122,4 +122,6 @@ def check_pages(pages: Sequence[Any], column: str = "pages") -> None:
         )
     if any(not issubclass(kind, str) for kind in set(map(type, chain.from_iterable(pages)))):
         row = next(row for row, urls in enumerate(pages) if not all(isinstance(url, str) for url in urls))
-        raise ValueError(f"{column} in row {row:,} has an entry that is no string: give a list of URLs, oldest first")
+        raise ValueError(
+            f"{column} in row {row:,} has an entry that is not a string: give a list of URLs, oldest first"
+        )

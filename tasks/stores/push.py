@@ -210,7 +210,7 @@ def write_side(
 
 def check_side(store: Store, side: Side, wanted: dict[str, pl.DataFrame]) -> int:
     """Return how many random rows of a side were compared with the release. Raises DamageError if rows or counts differ."""
-    checked, way_out = 0, "nothing was switched; `surf2vec push STORE --whole` writes every row anew"
+    checked, way_out = 0, "nothing was switched; `surf2vec push STORE --whole` writes every row"
     for kind, key in KEYS.items():
         place, num_rows = f"{store.place.table(kind, side.name)} of {store.place}", store.count(side.name, kind)
         if num_rows != len(wanted[kind]):

@@ -174,7 +174,7 @@ def write_config(study: Study, result: dict[str, Any]) -> None:
         with replace_file(out) as temporary:
             temporary.write_text("\n".join([*header, "", "[train]", *table, ""]), encoding="utf-8")
     except OSError as error:
-        raise ResourceError(f"cannot write {out}: {error.strerror or error}; give another --out") from None
+        raise ResourceError(f"cannot write {out}: {error.strerror or error}; use another --out") from None
 
 
 def search_space(

@@ -94,13 +94,13 @@ def restore_run_record(root: Root, publish: PublishConfig, release: str, on_even
         document = mlflow_runs.read_document(uri, publish.experiment, release, "run.json")
         record = parse_run_record(document, f"run.json of run {release} in the registry")
     except DamageError as error:
-        on_event("log", {"message": f"the record of release {release} is gone, and cannot be brought back: {error}"})
+        on_event("log", {"message": f"the record of release {release} is gone, and cannot be restored: {error}"})
         return False
     registered = publish_release(root, publish, record, export_dir, None, on_event)
     record = record.replace(steps=record.steps.replace(registered, ReportStep(report=str(report_path))))
     run.amend(lambda _: record)
     write_report(record, export_dir, report_path)
-    on_event("log", {"message": f"the record of release {release} was gone: brought back from {mask_credentials(uri)}"})
+    on_event("log", {"message": f"the record of release {release} was gone: restored from {mask_credentials(uri)}"})
     return True
 
 

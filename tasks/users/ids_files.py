@@ -45,6 +45,6 @@ def _read_column(path: Path, columns: ColumnsConfig) -> list[str]:
     ids = table.select(name).collect()[name].drop_nulls()
     if ids.dtype.is_float():  # pandas turns integers with gaps into floats; ingest undoes it too
         if not (ids == ids.round()).all():
-            raise InputError(f"{path}: column {name!r} has numbers that are not whole: they are no user ids")
+            raise InputError(f"{path}: column {name!r} has numbers that are not whole: they are not user ids")
         ids = ids.cast(pl.Int128)
     return ids.cast(pl.String).to_list()

@@ -61,14 +61,14 @@ def read_tombstones(root: Root) -> Tombstones:
     if not path.exists():
         return Tombstones(key_path.read_bytes() if key_path.exists() else b"")
     if not key_path.exists():
-        raise DamageError(f"{key_path} is missing: without it {path} cannot be checked; bring back a copy of it")
+        raise DamageError(f"{key_path} is missing: without it {path} cannot be checked; restore a copy of it")
     key = key_path.read_bytes()
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowInvalid) as error:
-        raise DamageError(f"{path} cannot be read ({error}): bring back a copy of it") from None
+        raise DamageError(f"{path} cannot be read ({error}): restore a copy of it") from None
     if (table.schema.metadata or {}).get(_FINGERPRINT) != fingerprint(key).encode():
-        raise DamageError(f"{key_path} is not the key that {path} was made with: bring back a copy of it")
+        raise DamageError(f"{key_path} is not the key that {path} was made with: restore a copy of it")
     return Tombstones(key, dict(zip(table["digest"].to_pylist(), table["forgotten_on"].to_pylist(), strict=True)))
 
 

@@ -191,7 +191,7 @@ def test_damage_is_named_and_not_trained_on(
     assert "Traceback" not in errors
     assert f"error: {path} " in errors
     assert message in errors
-    assert f"bring back a copy, or remove {store_dir / 'MANIFEST.json'} and the files in" in errors
+    assert f"restore a copy, or remove {store_dir / 'MANIFEST.json'} and the files in" in errors
     assert (path.read_bytes() if path.exists() else None) == found
     path.write_bytes(whole)
     train(job)

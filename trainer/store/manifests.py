@@ -35,7 +35,7 @@ def explain_damage(folder: Path) -> Iterator[None]:
         yield
     except DamageError as error:
         raise DamageError(
-            f"{error}; nothing was trained on it: bring back a copy, or remove {folder / STORE_MANIFEST} and the files in "
+            f"{error}; nothing was trained on it: restore a copy, or remove {folder / STORE_MANIFEST} and the files in "
             f"{folder / 'pinned'} that name it, and train anew"
         ) from None
 

@@ -80,8 +80,8 @@ def test_they_are_those_of_the_trainers_kernel(histories: list[list[int]], windo
         (float("nan"), "row 1 is null"),
         ("/secret", "row 1 is of type str: give a list"),
         (3, "row 1 is of type int"),
-        (["/a", None], "row 1 has an entry that is no string"),
-        ([["/secret"]], "row 1 has an entry that is no string"),
+        (["/a", None], "row 1 has an entry that is not a string"),
+        ([["/secret"]], "row 1 has an entry that is not a string"),
     ],
 )
 def test_what_is_no_list_of_strings_is_refused_without_naming_a_page(given: Any, words: str) -> None:

@@ -63,8 +63,8 @@ def test_a_file_then_settings_then_overrides(tmp_path: Path) -> None:
         ("train.epochs=abc", r"train.epochs: Input should be a valid integer.*'abc'"),
         ("train.epochs=0", r"train.epochs.*greater than or equal to 1"),
         ("train.alpha=NaN", r"train.alpha"),
-        ("ingest.timezone=Mars", r"'Mars' is no time zone: write for instance Europe/Berlin"),
-        ("store.partitions=12", r"12 is no power of two: take 8 or 16"),
+        ("ingest.timezone=Mars", r"'Mars' is not a time zone: write for instance Europe/Berlin"),
+        ("store.partitions=12", r"12 is not a power of two: use 8 or 16"),
         ("resources.host_memory=4 elephants", r"is no size in bytes: write for instance 4GB"),
         ("publish.copy_below=small", r"publish.copy_below.*'small' is no size in bytes"),
         ("export.dtype=float64", r"export.dtype.*'float32', 'float16' or 'int8'"),
@@ -124,7 +124,7 @@ def test_a_section_brings_those_inside_it() -> None:
     assert [section.name for section in list_sections("ingest")] == ["ingest", "ingest.columns"]
     assert [setting.name for setting in list_sections("evaluate")[0].settings] == ["evaluate.max_users"]
     assert list_sections("evaluate")[0].settings[0].values == "integer ≥ 0"
-    with pytest.raises(ConfigError, match="no section 'nope': take ingest, ingest.columns, store, train"):
+    with pytest.raises(ConfigError, match="unknown section 'nope': take ingest, ingest.columns, store, train"):
         list_sections("nope")
 
 

@@ -111,7 +111,7 @@ def test_a_corrupt_file_is_named_and_the_older_pull_stays(
         ("models:/surf2vec-users@production", r"it has @challenger \(version 2\), @champion \(version 2\)"),
         ("models:/surf2vec-users/9", "of the versions the newest are 1, 2"),
         ("models:/nobody@champion", "no model 'nobody' with a version; its models are surf2vec-users"),
-        ("surf2vec-users", "is no model: write models:/surf2vec-users@champion"),
+        ("surf2vec-users", "is not a model: write models:/surf2vec-users@champion"),
     ],
 )
 def test_what_is_not_there_is_told_with_what_is(root: Root, tmp_path: Path, uri: str, words: str) -> None:
@@ -122,7 +122,7 @@ def test_what_is_not_there_is_told_with_what_is(root: Root, tmp_path: Path, uri:
 
 def test_a_folder_that_is_no_export_is_not_replaced(root: Root, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(InputError, match="exists and is no export"):
+    with pytest.raises(InputError, match="exists and is not an export"):
         pull(CHAMPION, tmp_path, root.tracking_uri)
     assert (tmp_path / "thesis.txt").exists()
 

@@ -1,4 +1,4 @@
-"""Why a night trains everything anew: each reason by itself, and none where the champion can be gone on from."""
+"""Why a night trains everything from scratch: each reason by itself, and none where the champion can be gone on from."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
