@@ -11,7 +11,6 @@ alpha .025, 20 epochs (its default of 10 ranks worse); ours has our defaults, fo
                     all users; whole / kernel says what all around it costs. `FMA share` is the kernel's multiplications by
                     those of a large matrix product on as many threads, `L3 share` the bytes of item rows that it moves by
                     those of a copy within the last cache
-    like for like   the same kernel with gensim's own objective and settings; no mark
     time to quality gensim trained to its end, with the exponent that ranks best on the log; ours through the whole trainer
                     with 1, 2, 3, ... epochs, a fresh run each with its own schedule: the first whose hit@20 reaches
                     gensim's counts, with the seconds of all its epochs
@@ -47,27 +46,11 @@ SPEED_LOGS = ("gowalla_train", "wikispeedia_unfinished")
 BEST_EXPONENTS = {"wikispeedia_unfinished": -0.5, "yoochoose_100k": 0.0, "gowalla_train": 0.75}
 EPOCHS = 20
 REPEATS = 3
-SHORT_EPOCHS = 4  # of what is shown without a mark
 SPEED_MARKS, TIME_MARK = {"gowalla_train": 6, "wikispeedia_unfinished": 4}, 20
 WHOLE_MARK = 0.8
 CACHE_BYTES, PRODUCT_SIZE = 6_000_000, 1536
 SAMPLE = 1e-3
 USUAL: dict[str, Any] = {"vector_size": 128, "negative": 5, "sample": SAMPLE, "seed": 1}
-LIKE_GENSIM: dict[str, Any] = {
-    "objective": "negative_sampling",
-    "optimizer": "sgd",
-    "l2": 0,
-    "item_l2": 0,
-    "recency": 0,
-} | {"bias": 0, "negative": 5, "alpha": 0.025, "min_alpha": 1e-4}
-SHOWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "private negatives": ({"tile_users": 1}, {"dm": 0}),
-    "items still over 1,024 users": ({"accumulate": 1024}, {"dm": 0}),
-    "like for like, PV-DBOW": (LIKE_GENSIM, {"dm": 0}),
-    "like for like, PV-DM": (LIKE_GENSIM | {"dm": 1}, {"dm": 1}),
-    "like for like, Huffman": (LIKE_GENSIM | {"hs": 1}, {"dm": 0, "hs": 1, "negative": 0}),
-}
-"""What is shown without a mark: our settings, and those of gensim that it is shown beside."""
 
 Run = Callable[[], float]
 
@@ -83,7 +66,6 @@ def measure_speed(data: Path) -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as folder:
             corpus = make_corpus(find_log(data, log, Path(folder)), Path(folder) / "root")
             cases.append(race_shipped(log, corpus, Path(folder)))
-            cases += [race_shown(log, corpus, Path(folder), name) for name in SHOWN]
     for log, exponent in BEST_EXPONENTS.items():
         with tempfile.TemporaryDirectory() as folder:
             corpus = make_corpus(find_log(data, log, Path(folder)), Path(folder) / "root")
@@ -162,14 +144,6 @@ def shares_of_machine(corpus: Corpus, config: TrainConfig) -> dict[str, float]:
     return {"FMA share": kept_per_second * operations / peak, "L3 share": kept_per_second * row_bytes / rate}
 
 
-def race_shown(log: str, corpus: Corpus, folder: Path, name: str) -> dict[str, Any]:
-    """One of SHOWN."""
-    ours, theirs = SHOWN[name]
-    sides = {"ours": lambda: kernel_seconds(corpus, our_config(SHORT_EPOCHS, parts="interest", **ours))}
-    best = race(sides | gensim_ways(corpus, folder, epochs=SHORT_EPOCHS, **theirs), REPEATS)
-    return show_race(f"{log}, {name}", best, SHORT_EPOCHS * int(corpus.count_training_tokens().sum()))
-
-
 def show_race(case: str, best: dict[str, float], num_tokens: int) -> dict[str, Any]:
     """A case without a mark, from the fewest seconds of each side."""
     rates = {f"{side} tokens/s": num_tokens / seconds for side, seconds in best.items()}
@@ -211,5 +185,5 @@ def name_shipped(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     log = "wikispeedia_unfinished"
-    small = {"SPEED_LOGS": (log,), "BEST_EXPONENTS": {log: -0.5}, "SHOWN": {}, "EPOCHS": 1, "REPEATS": 1}
+    small = {"SPEED_LOGS": (log,), "BEST_EXPONENTS": {log: -0.5}, "EPOCHS": 1, "REPEATS": 1}
     sys.exit(run_benchmark(measure_speed, small=small, summarize=name_shipped))

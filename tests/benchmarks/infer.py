@@ -8,10 +8,12 @@ never seen          Every fifth of the evaluated users is unknown to a training.
                     up, from what comes before the held-out item: hit@20 beside the same users' in a training that has them.
 """
 
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +22,57 @@ from numpy.typing import NDArray
 
 from surf2vec.tasks.evaluation.evaluate import measure, rank_held_out
 from surf2vec.tasks.release.release_reader import unit_rows
+from surf2vec.tasks.training.choice import choose_by_log
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.store.generation import Generation, open_generation
-from surf2vec.trainer.store.tokens import Corpus, Histories
+from surf2vec.trainer.store.tokens import Corpus, Histories, open_corpus, partition_name
 from surf2vec.trainer.training.infer import FrozenItems, freeze_items, infer_vectors, take_histories
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
 from surf2vec.trainer.training.vectors import join_parts, read_item_vectors
 from tests.benchmarks.defaults import METRICS
-from tests.benchmarks.fresh import is_here, train_last_night, without_today
 from tests.benchmarks.harness import make_case, run_benchmark
 from tests.benchmarks.logs import MEMORY_BYTES, THREADS, held_out_question, held_out_rows, make_corpus, make_corpus_of
 from tests.benchmarks.peers import difference_in_errors, train_ours
+from tests.data.corpora import describe_anew
 from tests.roots.scores import score_by_vectors
 
 LOGS = ("wikispeedia_unfinished", "yoochoose_100k")
 MIN_TOKENS = 5
 MARK, UNSEEN_MARK = 0.5, 0.95
 BATCH = 1024
+EVERY = 5
 ALL_EVENTS = 10**9
+
+
+def is_here(histories: Histories) -> NDArray[np.bool_]:
+    """Whether users are evaluated and here today, bool[n]."""
+    return histories.is_evaluated & (histories.hashes % np.uint64(EVERY) == 0)
+
+
+def without_today(corpus: Corpus, folder: Path, most: int) -> Corpus:
+    """A copy of a corpus in `folder` without today's events, `most` of each, of the users who are here today."""
+    shutil.copytree(corpus.folder, folder)
+    for partition in range(corpus.num_partitions):
+        histories = corpus.read(partition)
+        held = np.where(histories.is_held_out, histories.ends - histories.starts, -1)
+        num_today = np.where(is_here(histories), np.minimum(held, most), 0)
+        is_today = np.zeros(len(histories.tokens), dtype=bool)
+        for end, number in zip(histories.ends, num_today, strict=True):
+            is_today[end - number : end] = True
+        name = partition_name(partition)
+        kept = np.concatenate(([0], np.cumsum(~is_today)))
+        np.save(folder / f"{name}.tokens.npy", histories.tokens[~is_today])
+        np.save(folder / f"{name}.offsets.npy", kept[histories.offsets])
+        np.save(folder / f"{name}.held_out.npy", (held - num_today).astype(np.int32))
+    return describe_anew(open_corpus(folder))
+
+
+def train_last_night(corpus: Corpus, config: TrainConfig, folder: Path) -> Generation:
+    """The generation of a training, with the weight of the trail that the log chooses."""
+    train(Job(corpus.folder, folder, config, MEMORY_BYTES))
+    generation = open_generation(folder)
+    return replace(generation, manifest=generation.manifest | {"choice": choose_by_log(corpus, generation)})
 
 
 def training_histories(corpus: Corpus, partition: int) -> Histories:

@@ -1,7 +1,6 @@
 """The ladder: rungs at a tiny size, what is asked of them, the arithmetic of gains."""
 
 import dataclasses
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +9,9 @@ import pytest
 import torch
 
 from tests.benchmarks.ladder import climb, show_rung
-from tests.benchmarks.ladder_rungs import RUNGS, Outcome, Rung, family_bytes, lay_ground
+from tests.benchmarks.ladder_rungs import Outcome, Rung, family_bytes, lay_ground
 from tests.benchmarks.ladder_torch import Question, evaluate
-from tests.data.corpora import planted_histories, write_corpus
+from tests.data.corpora import write_corpus
 
 FIRST = Outcome(seconds=100, hit_at_20=0.3, peak_bytes=800_000_000, busy_cores=0.0, epochs=20, is_stopped=False)
 SECOND = dataclasses.replace(
@@ -20,28 +19,6 @@ SECOND = dataclasses.replace(
 )
 THIRD = dataclasses.replace(FIRST, seconds=8, hit_at_20=0.2)
 STEP = Rung("a step", lambda ground, seed: FIRST)
-
-
-@pytest.mark.long
-def test_a_loop_and_the_trainer_reach_the_quality_by_one_function(tmp_path: Path) -> None:
-    corpus = write_corpus(tmp_path / "corpus", planted_histories(num_users=300, num_items=120), partitions=2)
-    ground = lay_ground(corpus, tmp_path / "ground", epochs=8, limit_seconds=1e9)
-    wanted = ("shared negatives", "the trainer")
-    rungs = [dataclasses.replace(rung, is_quick=False) for rung in RUNGS if rung.step in wanted]
-    outcomes = [rung.run(ground, 1) for rung in rungs]
-    for outcome in outcomes:
-        assert outcome.hit_at_20 > 0.4  # 20 of 120 items by chance: .17
-        assert outcome.seconds > 0
-        assert 50e6 < outcome.peak_bytes < 2e9
-        assert 0 <= outcome.busy_cores < (os.cpu_count() or 1)
-    loop, trainer = outcomes
-    assert loop.epochs == len(loop.evaluations)
-    assert 0 < loop.evaluating_seconds < loop.seconds
-    assert loop.evaluations[-1]["hit_at_20"] == pytest.approx(
-        loop.hit_at_20, abs=0.01
-    )  # asked on the way as in the end
-    assert trainer.evaluations == []
-    assert trainer.first_seconds(0) is None
 
 
 def test_a_rung_of_several_seeds_tells_the_median_the_highest_peak_and_the_lowest_quality(tmp_path: Path) -> None:

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from surf2vec.infra.stack import find_postgres
-from surf2vec.trainer.errors import ResourceError
 from tests.benchmarks.harness import list_programs
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +18,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list_programs())
 def test_a_program_ends_with_a_figure(name: str, data_dir: Path, tmp_path: Path) -> None:
-    skip_without_servers(name)
+    if name == "soak" and shutil.which("gcc") is None:
+        pytest.skip("there is no gcc")
     command = [sys.executable, "-m", f"tests.benchmarks.{name}", "--small", "--json", "--data", str(data_dir)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
@@ -31,19 +30,8 @@ def test_a_program_ends_with_a_figure(name: str, data_dir: Path, tmp_path: Path)
     assert all(math.isfinite(case["ratio"]) for case in result["cases"])
 
 
-def skip_without_servers(name: str) -> None:
-    """Skip the two programs that need what a machine may not have."""
-    if name == "soak" and shutil.which("gcc") is None:
-        pytest.skip("there is no gcc")
-    if name == "replay":
-        try:
-            find_postgres()
-        except ResourceError as error:
-            pytest.skip(str(error))
-
-
 def test_all_programs_are_known() -> None:
     """Those that are named in design and docs, of what `make bench` runs."""
-    assert {"gensim_quality", "defaults", "headline", "swap", "workers", "ladder", "gpu", "replay"} <= set(
+    assert {"gensim_quality", "defaults", "headline", "swap", "workers", "ladder", "gpu", "tree"} <= set(
         list_programs()
     )

@@ -51,10 +51,6 @@ def champion_vectors(root: Root, publish: PublishConfig) -> dict[str, bytes]:
     return {user_id: np.ascontiguousarray(vector).tobytes() for user_id, vector in read_users(folder).items()}
 
 
-def window_of(root: Root, release: str) -> str:
-    """The corpus that a release was made of."""
-    return read_json(root.export(release) / EXPORT_MANIFEST)["created_from"]["window_id"]
-
 
 def deliver(root: Root, name: str, *lines: str) -> dict[str, Any]:
     """Ingest a log of these lines; the record of it."""

@@ -9,7 +9,6 @@ from typing import Any
 from tests.benchmarks.acceptance.report import Report
 
 PLENTY_BYTES = 64 * 10**9
-ALL_MEMORY = 10**12
 
 
 def shared_corpus(report: Report) -> Path:
