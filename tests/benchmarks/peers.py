@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -122,11 +121,10 @@ class KernelTraining:
         return time.perf_counter() - start
 
 
-def begin_kernel_training(corpus: Corpus, config: TrainConfig, num_partitions: int | None = None) -> KernelTraining:
-    """The kernel before its first epoch on what training sees of a corpus, or of its first micro-partitions."""
-    parts = [corpus.read(partition) for partition in range(num_partitions or corpus.num_partitions)]
-    hashes = np.concatenate([part.hashes for part in parts])
-    histories = list(islice(training_histories(corpus), len(hashes)))
+def begin_kernel_training(corpus: Corpus, config: TrainConfig) -> KernelTraining:
+    """The kernel before its first epoch on what training sees of a corpus."""
+    hashes = np.concatenate([corpus.read(partition).hashes for partition in range(corpus.num_partitions)])
+    histories = list(training_histories(corpus))
     offsets = np.concatenate(([0], np.cumsum([len(history) for history in histories]))).astype(np.int64)
     tokens = np.concatenate(histories)
     config = replace(config, recency=effective_recency(config, corpus))

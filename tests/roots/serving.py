@@ -15,7 +15,6 @@ from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.events import ignore_event
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.writer import lock_store, pin_generation
-from surf2vec.trainer.system.files import read_json
 from tests.roots.ingest import write_log
 from tests.roots.releases import export_release, read_users, write_run_record
 from tests.roots.training import MEMORY_BYTES, prepare, train_root
@@ -49,7 +48,6 @@ def champion_vectors(root: Root, publish: PublishConfig) -> dict[str, bytes]:
     folder = root.export(current_release(root, publish))
     assert (folder / EXPORT_MANIFEST).exists()
     return {user_id: np.ascontiguousarray(vector).tobytes() for user_id, vector in read_users(folder).items()}
-
 
 
 def deliver(root: Root, name: str, *lines: str) -> dict[str, Any]:
