@@ -42,7 +42,7 @@ class TrainSettings:
     negative: int = setting(
         16,
         "Negatives",
-        "Items drawn against each token; by sampled softmax for `tile_users` at once.",
+        "Items drawn against each token, for `tile_users` at once.",
         ge=1,
         le=1000,
     )
@@ -123,7 +123,7 @@ class TrainConfig(TrainSettings):
     )  # fmt: skip
     tile_users: int = setting(
         32, "Users a tile",
-        "Users that walk their tokens in step and share the items drawn at each step (PV-DBOW by sampled softmax); "
+        "Users that walk their tokens in step and share the items drawn at each step; by negative sampling at most 4 (PV-DM 2); "
         "1: each token has its own.", ge=1, le=1024,
     )  # fmt: skip
     bias: float = setting(
@@ -197,10 +197,17 @@ class TrainConfig(TrainSettings):
         return math.log(self.negative_weight) if self.objective == "sampled_softmax" else 0.0
 
     @property
+    def num_lanes(self) -> int:
+        """Users of a tile. The sigmoids of negative sampling do not bound the sum of their pulls as a softmax does: many users
+        at once would overshoot, and more so where the context moves, too. In a tree users take turns.
+        """
+        most = self.tile_users if self.objective == "sampled_softmax" else 2 if self.dm else 4
+        return 1 if self.hs else min(self.tile_users, most)
+
+    @property
     def has_tiles(self) -> bool:
-        """Whether users are trained in tiles that share negatives."""
-        is_softmax = self.objective == "sampled_softmax" and not self.hs
-        return self.tile_users > 1 and is_softmax and not self.has_inputs and self.accumulate == 1
+        """Whether users share negatives."""
+        return self.num_lanes > 1
 
     @property
     def has_inputs(self) -> bool:

@@ -19,7 +19,7 @@ move it there once and slice it.
 
 import warnings
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,9 +27,6 @@ from numpy.typing import NDArray
 
 from surf2vec.trainer.draws import epoch_key
 from surf2vec.trainer.errors import ConfigError
-
-Rows: TypeAlias = "slice | NDArray[Any]"
-"""Consecutive rows, or row numbers."""
 
 
 class FastLoader:
@@ -47,10 +44,10 @@ class FastLoader:
         """
         if batch_size < 1:
             raise ConfigError(f"batch_size is {batch_size}: it must be at least 1")
-        self.tables = [_Table(table, number) for number, table in enumerate(tables)]
-        lengths = [len(table.tensor) for table in self.tables]
-        if not lengths:
+        if not tables:
             raise ConfigError("there is no table to load: give at least one")
+        self.tables = [_as_tensor(table, number) for number, table in enumerate(tables)]
+        lengths = [len(table) for table in self.tables]
         if len(set(lengths)) > 1:
             row_counts = ", ".join(f"{length:,}" for length in lengths)
             raise ConfigError(f"tables differ in length: {row_counts} rows; first dimensions must be equal")
@@ -66,9 +63,8 @@ class FastLoader:
     def __iter__(self) -> Iterator[list[torch.Tensor]]:
         """Iterate over the batches of the next epoch: one tensor for each table, [batch_size, ...]; the last may be shorter."""
         epoch, self.epoch = self.epoch, self.epoch + 1
-        if self.device.type == "cuda":
-            return self._batches_copied_ahead(epoch)
-        return ([table.read(rows) for table in self.tables] for rows in self._row_sets(epoch))
+        batches = self._batches(epoch)
+        return batches if self.device.type == "cpu" else self._copied_ahead(batches)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch `epoch`, counted from 0, as after a restart. Raises ConfigError below 0."""
@@ -76,89 +72,58 @@ class FastLoader:
             raise ConfigError(f"epoch is {epoch}: epochs are counted from 0")
         self.epoch = epoch
 
-    def _row_sets(self, epoch: int) -> Iterator[Rows]:
-        """Yield the rows of each batch of an epoch: a slice, or a part of the permutation when shuffled."""
-        order = permutation(self.num_rows, self.seed, epoch) if self.shuffle else None
-        for batch in range(len(self)):
-            rows = slice(batch * self.batch_size, min((batch + 1) * self.batch_size, self.num_rows))
-            yield rows if order is None else order[rows]
+    def _batches(self, epoch: int) -> Iterator[list[torch.Tensor]]:
+        """Yield the batches of an epoch on the CPU: views, or copies of a part of the permutation; in pinned memory for a GPU."""
+        order, is_pinned = (
+            permutation(self.num_rows, self.seed, epoch) if self.shuffle else None,
+            self.device.type == "cuda",
+        )
+        for start in range(0, len(self) * self.batch_size, self.batch_size):
+            rows = slice(start, start + self.batch_size)
+            if order is not None:
+                yield [_gather(table, order[rows], is_pinned) for table in self.tables]
+            else:
+                yield [table[rows].pin_memory() if is_pinned else table[rows] for table in self.tables]
 
-    def _batches_copied_ahead(self, epoch: int) -> Iterator[list[torch.Tensor]]:
-        """Yield batches on a GPU: while one is used, the next is gathered and copied."""
+    def _copied_ahead(self, batches: Iterator[list[torch.Tensor]]) -> Iterator[list[torch.Tensor]]:
+        """Yield batches on a GPU: while one is used, the next is copied, on a separate stream.
+
+        torch reuses pinned memory only after the copies out of it have ended.
+        """
         stream = torch.cuda.Stream(self.device)
-        # two: one is filled while the other may still be copied from
-        lanes = [_Lane(self.tables, min(self.batch_size, self.num_rows), stream) for _ in range(2)]
-        before: _Lane | None = None
-        try:
-            for batch, rows in enumerate(self._row_sets(epoch)):
-                lane = lanes[batch % 2]
-                lane.send(rows)
-                if before:
-                    yield before.hand_over()
-                before = lane
+        before: tuple[list[torch.Tensor], torch.cuda.Event] | None = None
+        for batch in batches:
+            with torch.cuda.stream(stream):
+                sent = [part.to(self.device, non_blocking=True) for part in batch]
+                after = sent, stream.record_event()
             if before:
-                yield before.hand_over()
-        finally:  # also when the loop is left early: pinned memory must outlive the copies out of it
-            for lane in lanes:
-                lane.copied.synchronize()
+                yield _hand_over(*before)
+            before = after
+        if before:
+            yield _hand_over(*before)
 
 
-class _Table:
-    """One table, and its rows as bytes if it is contiguous."""
-
-    def __init__(self, table: torch.Tensor | NDArray[Any], number: int) -> None:
-        self.tensor = _as_tensor(table, number)
-        self.row_shape = self.tensor.shape[1:]
-        self.row_bytes = _as_bytes(self.tensor) if self.tensor.is_contiguous() else None
-
-    def read(self, rows: Rows) -> torch.Tensor:
-        """Return rows as a tensor [rows, ...]: a view for a slice, a copy for row numbers."""
-        if isinstance(rows, slice):
-            return self.tensor[rows]
-        return self.read_into(rows, torch.empty((len(rows), *self.row_shape), dtype=self.tensor.dtype))
-
-    def read_into(self, rows: Rows, out: torch.Tensor) -> torch.Tensor:
-        """Write rows to `out`, a contiguous tensor [rows, ...] of the table's dtype, and return it."""
-        if isinstance(rows, slice):
-            return out.copy_(self.tensor[rows])
-        if self.row_bytes is None:
-            return torch.index_select(self.tensor, 0, torch.from_numpy(rows), out=out)
-        # np.take copies whole rows. It was faster than torch.index_select, most of all in batches of a few thousand rows,
-        # where torch's threads cost more than they gain. "clip" saves a check: a permutation is within bounds.
-        np.take(self.row_bytes, rows, axis=0, out=_as_bytes(out), mode="clip")
-        return out
+def _hand_over(batch: list[torch.Tensor], copied: torch.cuda.Event) -> list[torch.Tensor]:
+    """Return a batch for use on the caller's stream, which waits for the copy. So does the host, one batch ahead."""
+    current = torch.cuda.current_stream(batch[0].device)
+    current.wait_event(copied)
+    copied.synchronize()
+    for part in batch:
+        part.record_stream(current)  # allocated on the copy stream: its memory must not be reused too early
+    return batch
 
 
-class _Lane:
-    """Pinned memory for one batch, and the batch that was last sent through it."""
+def _gather(table: torch.Tensor, rows: NDArray[Any], is_pinned: bool) -> torch.Tensor:
+    """Return rows of a table as a new tensor.
 
-    def __init__(self, tables: list[_Table], batch_size: int, stream: torch.cuda.Stream) -> None:
-        self.tables, self.stream = tables, stream
-        self.pinned = [
-            torch.empty((batch_size, *table.row_shape), dtype=table.tensor.dtype, pin_memory=True) for table in tables
-        ]
-        self.copied = torch.cuda.Event()
-        self.batch: list[torch.Tensor] = []
-
-    def send(self, rows: Rows) -> None:
-        """Gather a batch and begin its copy. The host waits only for the copy that last read this memory."""
-        self.copied.synchronize()
-        num_rows = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
-        filled = [memory[:num_rows] for memory in self.pinned]
-        for table, memory in zip(self.tables, filled, strict=True):
-            table.read_into(rows, memory)
-        with torch.cuda.stream(self.stream):
-            self.batch = [memory.to(self.stream.device, non_blocking=True) for memory in filled]
-            self.copied.record(self.stream)
-
-    def hand_over(self) -> list[torch.Tensor]:
-        """Return the batch for use on the caller's stream: that stream waits for the copy, the host does not."""
-        current = torch.cuda.current_stream(self.stream.device)
-        current.wait_event(self.copied)
-        batch, self.batch = self.batch, []
-        for tensor in batch:
-            tensor.record_stream(current)  # allocated on the copy stream: its memory must not be reused too early
-        return batch
+    np.take copies whole rows. It was faster than torch.index_select, most of all in batches of a few thousand rows, where torch's
+    threads cost more than they gain. "clip" saves a check: a permutation is within bounds.
+    """
+    batch = torch.empty((len(rows), *table.shape[1:]), dtype=table.dtype, pin_memory=is_pinned)
+    if not table.is_contiguous():
+        return torch.index_select(table, 0, torch.from_numpy(rows), out=batch)
+    np.take(_as_bytes(table), rows, axis=0, out=_as_bytes(batch), mode="clip")
+    return batch
 
 
 def permutation(num_rows: int, seed: int, epoch: int) -> NDArray[Any]:

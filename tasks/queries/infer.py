@@ -181,7 +181,7 @@ def open_release(root: Root, release: str, folder: Path, settings: TrainConfig, 
             break
     else:
         raise DamageError(
-            f"{root.store} has not the generation of release {release}: if a run has just published another, give the same "
+            f"{root.store} has not the generation of release {release}: if a run has just published another, run the same "
             "command again; if not, train again with `surf2vec run`"
         )
     entries = manifest["users"].values()
@@ -222,8 +222,8 @@ def _follow_rules(root: Root, rules: dict[str, Any], config: IngestConfig) -> In
     new_rules = rules_of(followed)
     if rules and rules["version"] != new_rules["version"]:
         raise ConfigError(
-            f"{'; '.join(list_changes(rules, new_rules))} when {root.path} was made: its items are others; give all its logs "
-            "again to `surf2vec run`"
+            f"{'; '.join(list_changes(rules, new_rules))} when {root.path} was made: its items are others; run "
+            "`surf2vec run` with all its logs"
         )
     if changes := list_changes(rules, new_rules):
         raise ConfigError(f"{'; '.join(changes)} when {root.path} was made: leave it out, or name another --root")

@@ -8,7 +8,6 @@ that become equal by this are refused when read.
 """
 
 import gzip
-import mmap
 import re
 import zlib
 from collections.abc import Iterable, Sequence
@@ -25,14 +24,10 @@ from surf2vec.trainer.errors import ConfigError, ResourceError
 from surf2vec.trainer.system.files import replace_file
 
 Names: TypeAlias = Sequence[str] | pa.Array | pa.ChunkedArray
-Data: TypeAlias = bytes | mmap.mmap
 
 MAX_NAME_BYTES = 65_536
 _BREAKING = re.compile(r"[\x00-\x20]")
 _HEADER = re.compile(rb"\s*(\d{1,12})[ \t]+([1-9]\d{0,5})\s*?\n")
-_TEXT_ROW = re.compile(
-    r"[^\x00-\x08\x0e-\x1f]*\s[-+]?(\d+\.?\d*|\.\d+|nan|inf)([eE][-+]?\d+)?(\s[^\x00-\x08\x0e-\x1f]*)?"
-)
 
 
 @dataclass(frozen=True)
@@ -80,11 +75,8 @@ def read_word2vec(path: Path) -> NamedVectors:
     Raises ConfigError, with the place, when the file is invalid; ResourceError when memory does not suffice.
     """
     try:
-        with open(path, "rb") as file:
-            if file.read(2) == b"\x1f\x8b":
-                return _parse(path, gzip.decompress(path.read_bytes()))
-            # an empty file cannot be mapped
-            return _parse(path, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) if path.stat().st_size else b"")
+        data = path.read_bytes()
+        return _parse(path, gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ConfigError(f"{path} is truncated or damaged inside its gzip stream ({error}): write it again") from None
     except OSError as error:
@@ -94,27 +86,28 @@ def read_word2vec(path: Path) -> NamedVectors:
 
 
 @np.errstate(over="ignore")  # numbers beyond the range of float32 become infinite
-def _parse(path: Path, data: Data) -> NamedVectors:
+def _parse(path: Path, data: bytes) -> NamedVectors:
     header = _HEADER.match(data[:128])
     if not header:
         raise ConfigError(f"{path} does not begin with a line of two numbers, rows and dimensions")
     num_rows, size, at = int(header[1]), int(header[2]), header.end()
-    first_row = data[at : at + MAX_NAME_BYTES + 1024].split(b"\n", 1)[0]
-    is_text = bool(_TEXT_ROW.fullmatch(first_row.decode(errors="backslashreplace").replace("\\x", "\0").strip()))
+    try:
+        _read_line(data, at, size)
+        kind, read, least_bytes = "text", _read_line, 1 + 2 * size
+    except ValueError:
+        kind, read, least_bytes = "binary", _read_row, 1 + 4 * size
     names: list[str] = []
     try:
-        if num_rows * (1 + (2 if is_text else 4) * size) > len(data):
+        if num_rows * least_bytes > len(data):
             raise ValueError("too few bytes for them: it was cut short, or its header is wrong")
         vectors = np.empty((num_rows, size), dtype=np.float32)
         for row in range(num_rows):
-            name, vectors[row], at = (_read_line if is_text else _read_row)(data, at, size)
-            names.append(name)
+            name, vectors[row], at = read(data, at, size)
+            names.append(name.decode())
         if data[at:].strip():
             raise ValueError("more after the last row: its header is wrong, or names in a binary file have spaces")
     except ValueError as error:
-        kind, problem = "text" if is_text else "binary", str(error)
-        if isinstance(error, UnicodeDecodeError):
-            problem = "a name that is not UTF-8"
+        problem = "a name that is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         raise ConfigError(
             f"{path}, read as {kind} with {num_rows:,} rows of {size:,} numbers, has after {len(names):,} rows {problem}; "
             "write it again, as with gensim's save_word2vec_format"
@@ -122,7 +115,7 @@ def _parse(path: Path, data: Data) -> NamedVectors:
     return name_vectors(names, vectors, str(path))
 
 
-def _read_line(data: Data, at: int, size: int) -> tuple[str, Any, int]:
+def _read_line(data: bytes, at: int, size: int) -> tuple[bytes, Any, int]:
     """Return the name and numbers of a line of text, and the start of the next line. The last fields are the numbers."""
     end = data.find(b"\n", at)
     end = len(data) if end < 0 else end
@@ -130,13 +123,12 @@ def _read_line(data: Data, at: int, size: int) -> tuple[str, Any, int]:
     if not name or len(fields) < size:
         raise ValueError(f"a line of {len(fields) + bool(name):,} fields, not a name and {size:,} numbers")
     try:
-        numbers = np.array(fields).astype(np.float32)
+        return name, np.array(fields).astype(np.float32), end + 1
     except ValueError:
         raise ValueError("a field that is no number") from None
-    return name.decode(), numbers, end + 1
 
 
-def _read_row(data: Data, at: int, size: int) -> tuple[str, Any, int]:
+def _read_row(data: bytes, at: int, size: int) -> tuple[bytes, Any, int]:
     """Return the name and numbers of a binary row, and the start of the next row."""
     space = data.find(b" ", at, at + MAX_NAME_BYTES)
     end = space + 1 + 4 * size
@@ -145,7 +137,7 @@ def _read_row(data: Data, at: int, size: int) -> tuple[str, Any, int]:
     name = data[at:space].lstrip(b"\n")  # word2vec.c ends a row with a newline, gensim does not
     if not name:
         raise ValueError("a row without a name")
-    return name.decode(), np.frombuffer(data, "<f4", size, space + 1), end
+    return name, np.frombuffer(data, "<f4", size, space + 1), end
 
 
 def write_word2vec(

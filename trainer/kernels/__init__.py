@@ -36,18 +36,17 @@ def pick_kernel(name: str, config: TrainConfig) -> Kernel:
     """
     if name == "cpu":
         from surf2vec.trainer.kernels import cpu
-        from surf2vec.trainer.kernels.compiled import train_order
         from surf2vec.trainer.kernels.streams import train_streams
 
         used = cpu.used_threads(config)
         is_deterministic = used == 1 or config.accumulate > 1
-        tiles = f"tiles of {config.tile_users} users, " if config.has_tiles else ""
+        tiles = f"tiles of {config.num_lanes} users, " if config.has_tiles else ""
         order = "deterministic" if is_deterministic else "item rows shared without locks"
         return Kernel(
             "cpu",
             f"numba on {used} thread{'s' if used > 1 else ''}, {tiles}{order}",
             cpu.train_users,
-            is_compiling=lambda: bool(train_order.stats.cache_misses or train_streams.stats.cache_misses),
+            is_compiling=lambda: bool(train_streams.stats.cache_misses),
         )
     if name == "gpu":
         gpu = import_gpu()

@@ -5,6 +5,7 @@ With Adagrad the sum enters the row's squares as one gradient; README.md derives
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError
@@ -12,11 +13,13 @@ from surf2vec.trainer.kernels.model import Ledger
 from surf2vec.trainer.model.rows import EPSILON, Rows
 
 
-def make_ledger(num_predictions: int, num_negatives: int, num_dims: int) -> Ledger:
-    """Return an empty ledger for so many predictions."""
+def make_ledger(lengths: NDArray[np.int64], num_negatives: int, num_dims: int) -> Ledger:
+    """Return an empty ledger for users with so many tokens each, int64[M]."""
+    ends = np.cumsum(lengths)
+    num_predictions = int(ends[-1]) if len(ends) else 0
     rows = np.full((num_predictions, 1 + num_negatives), -1, dtype=np.int32)
     pulls = np.empty(rows.shape, dtype=np.float32)
-    return Ledger(np.empty((num_predictions, num_dims), dtype=np.float32), rows, pulls)
+    return Ledger(ends - lengths, np.empty((num_predictions, num_dims), dtype=np.float32), rows, pulls)
 
 
 def move_items(outputs: Rows, ledger: Ledger, config: TrainConfig, alpha: np.float32) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from surf2vec.trainer import draws
 from surf2vec.trainer.draws import INIT, ORDER, ROUND
-from surf2vec.trainer.kernels.llvm import OPTIONS, inlined
+from surf2vec.trainer.kernels.llvm import OPTIONS, inlined, prefer_wide_vectors, prefetch_row
 
 _GAMMA = np.uint64(draws.GAMMA)
 _MIX_1 = np.uint64(draws.MIX_1)
@@ -67,6 +67,21 @@ def draw_each(keys, purpose, noise, items):
     for i in range(items.shape[0]):
         for k in range(items.shape[1]):
             items[i, k] = draw_negative(draw(keys[i], 0, purpose, k), noise)
+
+
+@numba.njit(nogil=True, cache=True, **OPTIONS)
+def score_each(users, outputs, rows, scores):
+    """Fill scores float32[n, K]: dot products of users float32[n, D] with the rows int64[n, K] of outputs float32[V, D]."""
+    prefer_wide_vectors()
+    for i in range(rows.shape[0]):
+        if i + 1 < rows.shape[0]:
+            for k in range(rows.shape[1]):
+                prefetch_row(outputs, rows[i + 1, k])
+        for k in range(rows.shape[1]):
+            row, score = rows[i, k], np.float32(0)
+            for d in range(users.shape[1]):
+                score += users[i, d] * outputs[row, d]
+            scores[i, k] = score
 
 
 @numba.njit(nogil=True, cache=True, **OPTIONS)

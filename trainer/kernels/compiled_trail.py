@@ -10,7 +10,7 @@ from surf2vec.trainer.config import TRAIL_BIASES
 from surf2vec.trainer.draws import WINDOW
 from surf2vec.trainer.kernels.compiled_draws import draw
 from surf2vec.trainer.kernels.llvm import OPTIONS, inlined, prefer_wide_vectors, prefetch_row
-from surf2vec.trainer.kernels.predictions import rate_of
+from surf2vec.trainer.kernels.losses import rate_of
 from surf2vec.trainer.kernels.signature import LAG_RATE, LEAST_LAG
 
 _32 = np.uint64(32)

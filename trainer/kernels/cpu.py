@@ -1,4 +1,4 @@
-"""The kernel for CPUs, in numba: each thread trains users, and a user's row stays in the cache over all of its tokens.
+"""The kernel for CPUs, in numba: each thread trains streams of users, whose rows stay in the cache over all of their tokens.
 
 No two threads write one user's row. Item rows are shared without locks (Hogwild, Recht et al., NIPS 2011): with several threads
 an update may be lost, and the result differs in its last digits from run to run. One thread is deterministic and agrees with
@@ -19,19 +19,16 @@ from numpy.typing import NDArray
 
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.kernels.accumulation import make_ledger, move_items
-from surf2vec.trainer.kernels.compiled import score_each, train_order
-from surf2vec.trainer.kernels.compiled_draws import draw_each
+from surf2vec.trainer.kernels.compiled_draws import draw_each, score_each
 from surf2vec.trainer.kernels.llvm import LINE_NUMBERS
-from surf2vec.trainer.kernels.model import Lanes, Ledger, Noise, Paths, Rule, Scratch, Table, Tile, Work
-from surf2vec.trainer.kernels.signature import TRAIL_BIAS, Pass
+from surf2vec.trainer.kernels.model import Lanes, Ledger, Noise, Paths, Rule, Table, Tile, Work
+from surf2vec.trainer.kernels.signature import INFERENCE_LANES, TRAIL_BIAS, Pass
 from surf2vec.trainer.kernels.streams import train_streams
 from surf2vec.trainer.kernels.tiles import ROW_BLOCK, padded, scratch_rows
 from surf2vec.trainer.model.objectives import Sampling
 from surf2vec.trainer.model.rows import Items, Rows
 from surf2vec.trainer.model.trees import Tree
 
-MAX_STRETCH_USERS, STRETCHES_PER_THREAD = 64, 16
-GAP_FLOATS = 256  # more than one iteration of a vectorized loop reads
 _pool = functools.cache(lambda threads: ThreadPoolExecutor(threads - 1, "kernel"))
 _kept = threading.local()
 
@@ -48,21 +45,20 @@ def used_threads(config: TrainConfig) -> int:
 
 def train_users(users: Rows, items: Items, work: Pass) -> int:
     """Train the users `work.order` once, in place, without the GIL. Returns how many tokens subsampling kept."""
-    threads, accumulate = used_threads(work.config), work.config.accumulate
-    if accumulate == 1 or not work.update_items:
-        if work.has_tiles:
-            nothing = Rows(np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.float32))
-            return train_tiles(
-                (users, items.outputs, items.inputs, nothing), _noise(work.sampling), rule_of(work), work
-            )
-        return run_threads(_prepare(users, items, work, threads), threads)
+    rows = (users, items.outputs, items.inputs)
+    noise, rule, accumulate = _noise(work.sampling), rule_of(work), work.config.accumulate
+    if not work.update_items:  # users of a tile start together, and should end together
+        by_length = np.argsort((work.ends - work.starts)[work.order], kind="stable")
+        work = replace(work, order=work.order[by_length], alphas=work.alphas[by_length])
+        return train_tiles(rows, noise, rule._replace(is_frozen=True, num_lanes=INFERENCE_LANES), work)
+    if accumulate == 1:
+        return train_tiles(rows, noise, rule, work)
     num_kept = 0
     for start in range(0, len(work.order), accumulate):
         step = slice(start, start + accumulate)
         part = replace(work, order=work.order[step], alphas=work.alphas[step])
-        num_tokens = int((work.ends - work.starts)[part.order].sum())
-        ledger = make_ledger(num_tokens, work.config.negative, users.vectors.shape[1])
-        num_kept += run_threads(_prepare(users, items, part, threads, ledger), threads)
+        ledger = make_ledger((work.ends - work.starts)[part.order], rule.num_negatives, users.vectors.shape[1])
+        num_kept += train_tiles(rows, noise, rule._replace(is_frozen=True, is_accumulating=True), part, ledger)
         move_items(items.outputs, ledger, work.config, part.alphas[-1])
     return num_kept
 
@@ -71,13 +67,6 @@ def run_threads(train: Callable[[int], int], threads: int) -> int:
     """Call `train` with the number of each thread, in this thread and others. Returns the sum."""
     others = [_pool(threads).submit(train, thread) for thread in range(1, threads)]
     return train(0) + sum(other.result() for other in others)
-
-
-def stretch_users(num_users: int, threads: int) -> int:
-    """Return how many users a thread takes at once: few, so that threads do not wait long for the last one."""
-    if threads == 1:
-        return num_users
-    return min(max(1, num_users // (threads * STRETCHES_PER_THREAD)), MAX_STRETCH_USERS)
 
 
 def draw_negatives(keys: NDArray[np.uint64], purpose: int, sampling: Sampling, num: int) -> NDArray[np.int64]:
@@ -96,62 +85,56 @@ def score_rows(
     return scores
 
 
-def _prepare(users: Rows, items: Items, work: Pass, threads: int, ledger: Ledger | None = None) -> Callable[[int], int]:
-    """Return the function that each thread calls with its number. With a ledger, items stand still."""
-    rule, paths = rule_of(work, ledger is not None), _paths(work.tree)
-    lengths = (work.ends - work.starts)[work.order]
-    sizes = (users.vectors.shape[1], int(lengths.max(initial=0)), max(1 + rule.num_negatives, paths.max_rows))
+def train_tiles(rows: tuple[Rows, ...], noise: Noise, rule: Rule, work: Pass, ledger: Ledger | None = None) -> int:
+    """Train streams of tiles; rows: of users, outputs and inputs, and of lags for a trail. Returns the number of targets."""
+    longest, size = int((work.ends - work.starts).max(initial=0)), rows[1].vectors.shape[1]
+    num_items = len(noise.aliases) if rule.has_trail else 0
+    paths, num_path_rows = _paths(work.tree), work.tree.max_path_rows if work.tree else 0
+    window = rule.window if rule.is_dm or rule.has_trail else 0
+    sizes = (size, rule.num_lanes, rule.num_negatives, window, 1 << longest.bit_length(), num_items, num_path_rows)
+    nothing = Rows(np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.float32))
+    tables = (Table(one.vectors, one.squares) for one in (*rows, nothing)[:4])
     taken = np.zeros(LINE_NUMBERS, dtype=np.int64)
-    stretch = stretch_users(len(work.order), threads)
-    tables = (Table(rows.vectors, rows.squares) for rows in (users, items.outputs, items.inputs))
-    ledger = ledger or make_ledger(0, 0, 0)
-    shared = (
-        *tables, _noise(work.sampling), paths, rule, ledger, _work(work), np.cumsum(lengths) - lengths,
-        np.uint64(work.epoch_key), taken, stretch,
-    )  # fmt: skip
-    return lambda _: int(train_order(*shared, _own("scratch", _scratch, sizes)))
-
-
-def train_tiles(rows: tuple[Rows, ...], noise: Noise, rule: Rule, work: Pass) -> int:
-    """Train streams of tiles; rows: of users, outputs, inputs and lags. Returns the number of targets."""
-    longest = int((work.ends - work.starts).max(initial=0))
-    size, num_items = rows[1].vectors.shape[1], len(noise.aliases) if rule.has_trail else 0
-    sizes = (size, rule.tile_users, rule.num_negatives, rule.window, 1 << longest.bit_length(), num_items)
-    tables = (Table(one.vectors, one.squares) for one in rows)
-    taken = np.zeros(LINE_NUMBERS, dtype=np.int64)
-    shared = (*tables, noise, rule, _work(work), np.uint64(work.epoch_key), work.streams, taken)
+    ledger = ledger or make_ledger(np.zeros(0, dtype=np.int64), 0, 0)
+    shared = (*tables, noise, paths, rule, _work(work), ledger, np.uint64(work.epoch_key), work.streams, taken)
     name = "trail" if rule.has_trail else "tile"
-    return run_threads(lambda _: int(train_streams(*shared, *_own(name, _tile, sizes))), used_threads(work.config))
+    return run_threads(lambda _: int(train_streams(*shared, *_own(name, sizes))), used_threads(work.config))
 
 
-def _own(name: str, make: Callable[..., Any], sizes: tuple[int, ...]) -> Any:
+def _own(name: str, sizes: tuple[int, ...]) -> tuple[Lanes, Tile]:
     """Return the calling thread's arrays, which it keeps: making them takes a tenth of a small visit's time."""
     if getattr(_kept, name, (None,))[0] != sizes:
-        setattr(_kept, name, (sizes, make(*sizes)))
-    return getattr(_kept, name)[1]
+        setattr(_kept, name, (sizes, _tile(*sizes)))
+    return getattr(_kept, name)[1]  # type: ignore[no-any-return]
 
 
 def _tile(
-    num_dims: int, num_lanes: int, num_negatives: int, window: int, longest: int, num_items: int
+    num_dims: int, num_lanes: int, num_negatives: int, window: int, longest: int, num_items: int, num_path_rows: int
 ) -> tuple[Lanes, Tile]:
-    """Return lanes and a tile for users with up to `longest` tokens; num_items: with a trail."""
+    """Return lanes and a tile for users with up to `longest` tokens; window: of a trail or PV-DM; num_items: with a trail."""
     width, length, height = padded(num_lanes), padded(num_dims), padded(num_negatives, ROW_BLOCK)
+    has_words = window > 0 and num_items == 0
     shapes = {
         "hiddens": (width, length), "steps": (width, length), "negatives": (height, length),
         "negative_steps": (height, length), "across": (length, width), "scores": (height, width),
+        "users": (width if has_words else 0, length),
     }  # fmt: skip
     names = "rows next_rows corrections own_rows own_scores totals dots squares hidden_squares rates item_l2 alpha l2 scales"
     arrays = {name: scratch_rows(*shape) for name, shape in shapes.items()}
     arrays |= {name: scratch_rows(1, padded(max(height, width)))[0] for name in names.split()}
-    arrays |= {name: arrays[name].view(np.uint32) for name in ("rows", "next_rows", "own_rows")}
-    users, num_targets, following, lengths = (np.zeros(width, dtype=np.int64) for _ in range(4))
+    arrays |= {name: scratch_rows(1, padded(num_path_rows))[0] for name in ("path_rows", "path_pulls")}
+    arrays |= {name: arrays[name].view(np.uint32) for name in ("rows", "next_rows", "own_rows", "path_rows")}
+    if not has_words:
+        arrays["users"] = arrays["hiddens"]
+    users, firsts, num_targets, following, lengths = (np.zeros(width, dtype=np.int64) for _ in range(5))
     targets, seen = np.zeros((width, longest + 1), np.int32), np.zeros(num_items, np.int64)
-    lanes = Lanes(users, num_targets, following, targets, seen, np.zeros(1, np.int64))
-    looked = (width if num_items else 0, window)
+    keys = np.zeros(width, np.uint64)
+    lanes = Lanes(users, keys, firsts, num_targets, following, targets, seen, np.zeros(1, np.int64))
+    looked = (width, 2 * window)
     return lanes, Tile(
         **arrays, same=np.zeros(height, np.int32), last_of=np.zeros(num_items, np.int32),
         context=np.zeros(looked, np.uint32), lags=np.zeros(looked, np.int64), factors=np.zeros(looked, np.float32),
-        lengths=lengths, lag_steps=np.zeros(2 * window if num_items else 0, np.float32),
+        lengths=lengths, lag_steps=np.zeros(2 * window, np.float32),
     )  # fmt: skip
 
 
@@ -177,11 +160,11 @@ def _paths(tree: Tree | None) -> Paths:
     none = np.zeros(0, dtype=np.int32)
     tree = tree or Tree(none, none.view(np.uint32), none, none, 0)
     parents, slots, first_rows, widths = read_only(tree.parents, tree.slots, tree.first_rows, tree.widths)
-    return Paths(parents, slots, first_rows, widths, tree.num_classes, tree.max_path_rows)
+    return Paths(parents, slots, first_rows, widths, tree.num_classes)
 
 
-def rule_of(work: Pass, is_accumulating: bool = False) -> Rule:
-    """Return the settings of a pass, for the interest."""
+def rule_of(work: Pass) -> Rule:
+    """Return the settings of a training, for the interest. In a tree users take turns, and nothing is drawn."""
     config = work.config
     return Rule(
         is_softmax=config.objective == "sampled_softmax",
@@ -189,11 +172,11 @@ def rule_of(work: Pass, is_accumulating: bool = False) -> Rule:
         is_adagrad=config.optimizer == "adagrad",
         is_dm=bool(config.dm),
         has_tree=bool(config.hs),
-        is_frozen=is_accumulating or not work.update_items,
-        is_accumulating=is_accumulating,
+        is_frozen=False,
+        is_accumulating=False,
         window=config.window,
-        num_negatives=config.negative,
-        tile_users=config.tile_users,
+        num_negatives=0 if config.hs else config.negative,
+        num_lanes=config.num_lanes,
         num_free=config.num_free,
         recency=np.float32(work.recency),
         l2=np.float32(config.l2),
@@ -205,20 +188,3 @@ def rule_of(work: Pass, is_accumulating: bool = False) -> Rule:
         backward=0.0,
         bias=np.float32(TRAIL_BIAS),
     )
-
-
-def _scratch(num_dims: int, longest: int, num_rows: int) -> Scratch:
-    """Return arrays that are aligned to cache lines, GAP_FLOATS apart.
-
-    Compiled loops take a slower path, with other rounding, if one array closely follows another. This must not depend on the
-    allocator.
-    """
-    sizes = {"user": num_dims, "hidden": num_dims, "step": num_dims} | dict.fromkeys(
-        ("rows", "dots", "squares", "scores", "pulls", "shrinks", "grows"), num_rows
-    )
-    lines = [-(-size // LINE_NUMBERS) * LINE_NUMBERS for size in sizes.values()]
-    starts = np.cumsum([GAP_FLOATS] + [size + GAP_FLOATS for size in lines]).tolist()
-    buffer = np.zeros(starts[-1] + LINE_NUMBERS, dtype=np.float32)
-    buffer = buffer[-buffer.ctypes.data // buffer.itemsize % LINE_NUMBERS :]
-    arrays = {name: buffer[start : start + size] for (name, size), start in zip(sizes.items(), starts, strict=False)}
-    return Scratch(kept=np.empty(longest, dtype=np.int64), **arrays | {"rows": arrays["rows"].view(np.uint32)})

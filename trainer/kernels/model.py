@@ -8,13 +8,13 @@ Table = namedtuple("Table", "vectors squares")
 Noise = namedtuple("Noise", "thresholds aliases corrections l2s shares")
 """The tables of surf2vec.trainer.model.objectives.Sampling that negatives need, or those of TrailTables."""
 
-Paths = namedtuple("Paths", "parents slots first_rows widths num_classes max_rows")
-"""The arrays of surf2vec.trainer.model.trees.Tree; max_rows: the most rows on a path to a class."""
+Paths = namedtuple("Paths", "parents slots first_rows widths num_classes")
+"""The arrays of surf2vec.trainer.model.trees.Tree."""
 
 Rule = namedtuple(
     "Rule",
     "is_softmax handicap is_adagrad is_dm has_tree is_frozen is_accumulating "
-    "window num_negatives tile_users num_free recency l2 item_l2 l2_in_sums has_trail every turn backward bias",
+    "window num_negatives num_lanes num_free recency l2 item_l2 l2_in_sums has_trail every turn backward bias",
 )
 """The settings of the objective and the optimizer, as numbers.
 
@@ -23,53 +23,39 @@ l2_in_sums float32: 1 if Adagrad's sums of items include L2, 0 for the trail. Of
 after them, of 2**32; bias float32.
 """
 
-Scratch = namedtuple(
-    "Scratch",
-    "kept user hidden step rows dots squares scores pulls shrinks grows",
-)
-"""A thread's own arrays.
-
-kept int64[n]: the kept positions of a history; user, hidden, step float32[D]: the user's row, the predicting vector, and its step
-up as `learn` leaves it; for the rows of a prediction: rows uint32[R] (unsigned: numba wraps negative indices), dots ... grows
-float32[R].
-"""
-
-Ledger = namedtuple("Ledger", "hiddens rows pulls")
+Ledger = namedtuple("Ledger", "firsts hiddens rows pulls")
 """The gradients of the outputs by users that are trained while items stand still (gradient accumulation), for each prediction:
 hiddens float32[P, D], what predicts; rows int32[P, 1 + K], the token's own and its negatives', the first below 0 if the token was
-not kept; pulls float32[P, 1 + K].
+not kept; pulls float32[P, 1 + K]. firsts int64[M]: the number of the first prediction of each user of the order.
 """
-
-Model = namedtuple("Model", "users outputs inputs noise paths rule scratch ledger")
-"""All arguments of a thread's training."""
 
 Work = namedtuple("Work", "tokens starts ends hashes order alphas keep")
 """The arrays of surf2vec.trainer.kernels.signature.Pass, and of Sampling what subsampling keeps."""
 
-Stream = namedtuple("Stream", "users outputs inputs lags noise rule work lanes tile")
-"""All arguments of a thread's training in tiles. users has rows for the interest alone, inputs and lags for the trail alone."""
+Stream = namedtuple("Stream", "users outputs inputs lags noise paths rule work ledger lanes tile")
+"""All arguments of a thread's training. users has rows for the interest, inputs for PV-DM and the trail, lags for the trail."""
 
-Lanes = namedtuple("Lanes", "users num_targets next targets seen stamp")
-"""The users of a tile of M lanes. users, num_targets, next int64[M]; targets int32[M, L]: twice a position, plus one if it is
-predicted backward; for the trail: seen int64[V], the last stamp at which each item was met, stamp int64[1].
+Lanes = namedtuple("Lanes", "users keys firsts num_targets next targets seen stamp")
+"""The users of a tile of M lanes. users, firsts (of Ledger), num_targets, next int64[M]; keys uint64[M]: of their draws; targets
+int32[M, L]: twice a position, plus one if it is predicted backward; for the trail: seen int64[V], the last stamp at which each
+item was met, stamp int64[1].
 """
 
 Tile = namedtuple(
     "Tile",
-    "hiddens across steps negatives negative_steps scores rows next_rows corrections own_rows own_scores totals dots squares "
-    "hidden_squares rates item_l2 alpha l2 same last_of context lags factors lengths scales lag_steps",
+    "hiddens users across steps negatives negative_steps scores rows next_rows corrections own_rows own_scores totals dots "
+    "squares hidden_squares rates item_l2 alpha l2 same last_of context lags factors lengths scales lag_steps "
+    "path_rows path_pulls",
 )
 """A thread's own arrays for one step of a tile: M lanes, K negatives, D dimensions, W lags, padded as tiles.py needs them.
 
-hiddens, steps float32[M, D], across float32[D, M]: what predicts, for the interest the lanes' users, and its steps;
+hiddens, steps float32[M, D], across float32[D, M]: what predicts, and its steps; users float32[M, D]: the lanes' users, the same
+array as hiddens but for PV-DM;
 negatives, negative_steps float32[K, D], scores float32[K, M]; the items drawn for this step and the next: rows, next_rows
 uint32[K], corrections float32[K]. Of each lane, [M]: own_rows uint32, own_scores float32, its target's row and score, later
 pull; dots, squares, hidden_squares float32: of its target's row with what predicts, and of each with itself; totals, rates
 float32: scratch; item_l2, alpha, l2 float32: of its target, its user's rate and L2. For the trail: last_of int32[V]: one more
-than the last negative that is an item, 0 if none is, and same int32[K]: the one before it that is the same item; the pages a
-lane looks at: context uint32[M, W], lags int64[M, W], factors float32[M, W], lengths int64[M]; scales float32[M]; lag_steps
-float32[2 W].
+than the last negative that is an item, 0 if none is, and same int32[K]: the one before it that is the same item. For the trail
+and PV-DM, the pages or tokens a lane looks at: context uint32[M, 2 W], lengths int64[M]; of the trail's also lags int64[M, 2 W],
+factors float32[M, 2 W]; scales float32[M]; lag_steps float32[2 W]. For trees: path_rows uint32[R], path_pulls float32[R].
 """
-
-Turn = namedtuple("Turn", "first_prediction user history kept num_kept key alpha")
-"""A user's turn: number of its first prediction, row, history int32[n], kept positions int64[num_kept or more], key and alpha."""

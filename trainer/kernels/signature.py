@@ -17,7 +17,7 @@ from surf2vec.trainer.model.trees import Tree
 
 STREAM_USERS = 512
 """Users of a stream, whose tiles share negatives: many, as lanes run empty at its end; few, so that all threads have some."""
-TRAIL_TILE_USERS = 32
+TRAIL_TILE_USERS = INFERENCE_LANES = 32
 TRAIL_BIAS = 0.5
 """The number of every user that learns how popular items are."""
 LEAST_LAG, LAG_RATE = 0.01, 0.3
@@ -74,13 +74,6 @@ class Pass:
     recency: float
     epoch_key: int
     update_items: bool = True
-
-    @property
-    def has_tiles(self) -> bool:
-        """Whether users are trained in tiles that share negatives. Where items stand still, a user's row is a function of its own
-        tokens alone, so that negatives are private.
-        """
-        return self.config.has_tiles and self.update_items
 
     @property
     def streams(self) -> NDArray[np.int64]:

@@ -2,7 +2,10 @@
 
 A stream is a run of users of the order. A lane whose user ends takes the stream's next one. At a step every lane has one target;
 the negatives are drawn anew, by a key of the stream's first user and the number of the step. So a stream does not depend on how
-users are divided among threads, but for item rows, which these share without locks. README.md has the formulas.
+users are divided among threads, but for item rows, which these share without locks.
+
+In inference items stand still, and a user's row has to be a function of its own tokens alone. There the key is the epoch's, and
+all lanes start together, so that the number of the step is that of the user's token. README.md has the formulas.
 """
 # mypy: no-check-untyped-defs
 
@@ -20,6 +23,7 @@ from surf2vec.trainer.kernels.compiled_trail import (
     move_inputs,
     move_lags,
 )
+from surf2vec.trainer.kernels.context import look_around, move_words
 from surf2vec.trainer.kernels.llvm import (
     LINE_NUMBERS,
     OPTIONS,
@@ -29,17 +33,19 @@ from surf2vec.trainer.kernels.llvm import (
     take,
     written_out,
 )
+from surf2vec.trainer.kernels.losses import learn_path, pull_by_sigmoids, pull_by_softmax
 from surf2vec.trainer.kernels.model import Stream
 from surf2vec.trainer.kernels.tile_step import (
     copy_negatives,
     draw_rows,
     fetch_item,
     fetch_row,
-    learn,
+    leave_items,
+    move_items,
     score_own,
     set_rates,
 )
-from surf2vec.trainer.kernels.tiles import normalize_tile, score_tile, turn_rows
+from surf2vec.trainer.kernels.tiles import pull_users, score_tile, turn_rows
 
 _32 = np.uint64(32)
 
@@ -93,14 +99,17 @@ def fill_lane(stream, epoch_key, lane, place, last):
         place += 1
         if num > 0:
             lanes.users[lane], lanes.num_targets[lane], lanes.next[lane] = user, num, 0
-            fetch_item(stream, target_of(stream, lane, 0))
-            if num > 1:
-                fetch_item(stream, target_of(stream, lane, 1))
-            tile.alpha[lane] = work.alphas[place - 1]
+            if not stream.rule.has_tree:
+                fetch_item(stream, target_of(stream, lane, 0))
+                if num > 1:
+                    fetch_item(stream, target_of(stream, lane, 1))
+            if stream.rule.is_accumulating:
+                lanes.firsts[lane] = stream.ledger.firsts[place - 1]
+            tile.alpha[lane], lanes.keys[lane] = work.alphas[place - 1], key
             if not has_trail:
                 tile.l2[lane] = stream.rule.l2 / np.float32(math.sqrt(np.float32(work.ends[user] - work.starts[user])))
                 for d in range(vectors.shape[1]):
-                    tile.hiddens[lane, d] = vectors[user, d]
+                    tile.users[lane, d] = vectors[user, d]
             return place, True
     return place, False
 
@@ -111,18 +120,19 @@ def free_lane(stream, lane):
     vectors, user = stream.users.vectors, stream.lanes.users[lane]
     if not stream.rule.has_trail:
         for d in range(vectors.shape[1]):
-            vectors[user, d] = stream.tile.hiddens[lane, d]
+            vectors[user, d] = stream.tile.users[lane, d]
 
 
 @inlined
 def copy_lane(stream, source, lane):
     """Move a user from one lane to another."""
     tile, lanes = stream.tile, stream.lanes
-    for d in range(tile.hiddens.shape[1]):
-        tile.hiddens[lane, d] = tile.hiddens[source, d]
+    for d in range(tile.users.shape[1]):
+        tile.users[lane, d] = tile.users[source, d]
     tile.alpha[lane], tile.l2[lane], lanes.users[lane] = tile.alpha[source], tile.l2[source], lanes.users[source]
     lanes.num_targets[lane], lanes.next[lane] = lanes.num_targets[source], lanes.next[source]
-    for i in range(lanes.next[source], lanes.num_targets[source]):
+    lanes.keys[lane], lanes.firsts[lane] = lanes.keys[source], lanes.firsts[source]
+    for i in range(max(0, lanes.next[source] - stream.rule.window), lanes.num_targets[source]):
         lanes.targets[lane, i] = lanes.targets[source, i]
 
 
@@ -140,7 +150,7 @@ def move_users(stream, num_lanes):
             weight /= np.float32(1) + np.float32(age) / rule.recency
         l2 = weight * tile.l2[m]
         for d in range(num_dims):
-            gradient = weight * tile.steps[m, d] - l2 * tile.hiddens[m, d]
+            gradient = weight * tile.steps[m, d] - l2 * tile.users[m, d]
             tile.steps[m, d] = gradient
             square += gradient * gradient
         if rule.num_free < num_dims:
@@ -151,7 +161,28 @@ def move_users(stream, num_lanes):
     for m in range(num_lanes):
         rate = tile.rates[m]
         for d in range(num_dims):
-            tile.hiddens[m, d] += rate * tile.steps[m, d]
+            tile.users[m, d] += rate * tile.steps[m, d]
+
+
+@inlined
+def learn_by_draws(stream, num_lanes):
+    """Learn each lane's item against the negatives: moves the items, and leaves the steps of what predicts in tile.steps."""
+    tile, rule = stream.tile, stream.rule
+    score_own(stream, num_lanes)
+    turn_rows(tile.hiddens, tile.across, num_lanes)
+    score_tile(tile.negatives, tile.across, tile.scores, num_lanes)
+    if rule.has_trail:
+        leave_out(stream, num_lanes)
+    if rule.is_softmax:
+        own = (tile.own_rows, tile.own_scores, tile.totals)
+        pull_by_softmax(tile.scores, tile.rows, tile.corrections, *own, rule.num_negatives)
+    else:
+        pull_by_sigmoids(tile.scores, tile.rows, tile.own_rows, tile.own_scores, rule.num_negatives)
+    pull_users(tile.scores, tile.negatives, tile.steps, num_lanes)
+    if rule.is_frozen:
+        leave_items(stream, num_lanes)
+    else:
+        move_items(stream, num_lanes)
 
 
 @inlined
@@ -159,37 +190,43 @@ def train_step(stream, key, step, num_lanes):
     """Train one target of each lane."""
     prefer_wide_vectors()
     tile, rule = stream.tile, stream.rule
-    copy_negatives(stream)
-    draw_rows(stream, key, step + 1)
+    if not rule.has_tree:
+        copy_negatives(stream)
+        draw_rows(stream, key, step + 1)
     for m in range(num_lanes):
         item = target_of(stream, m, stream.lanes.next[m])
         tile.own_rows[m], tile.item_l2[m] = item, rule.item_l2
         if rule.has_trail:
             look_at_context(stream, m, item)
-    score_own(stream, num_lanes)
-    turn_rows(tile.hiddens, tile.across, num_lanes)
-    score_tile(tile.negatives, tile.across, tile.scores, num_lanes)
-    if rule.has_trail:
-        leave_out(stream, num_lanes)
-    own = (tile.own_rows, tile.own_scores, tile.totals)
-    normalize_tile(tile.scores, tile.rows, tile.corrections, *own, rule.num_negatives)
-    learn(stream, num_lanes)
+        elif rule.is_dm:
+            look_around(stream, m)
+    if rule.has_tree:
+        for m in range(num_lanes):
+            learn_path(stream, m)
+    else:
+        learn_by_draws(stream, num_lanes)
     if rule.has_trail:
         move_inputs(stream, num_lanes)
         move_lags(stream)
     else:
+        if rule.is_dm and not rule.is_frozen:
+            move_words(stream, num_lanes)
         move_users(stream, num_lanes)
 
 
 @written_out
 def train_stream(stream, epoch_key, first, last):
     """Train the users from `first` to `last` of the order. Returns how many targets they had."""
-    work, lanes = stream.work, stream.lanes
-    key = mix(work.hashes[work.order[first]] ^ epoch_key)
+    work, lanes, rule = stream.work, stream.lanes, stream.rule
+    is_inference = rule.is_frozen and not rule.is_accumulating
+    key = epoch_key if is_inference else mix(work.hashes[work.order[first]] ^ epoch_key)
     place, num_lanes, num_targets, step = first, 0, 0, 0
     draw_rows(stream, key, step)
     while True:
-        while num_lanes < stream.rule.tile_users and place < last:
+        if is_inference and num_lanes == 0 and step > 0:
+            step = 0
+            draw_rows(stream, key, step)
+        while num_lanes < rule.num_lanes and place < last and (step == 0 or not is_inference):
             place, is_filled = fill_lane(stream, epoch_key, num_lanes, place, last)
             num_lanes += is_filled
         if num_lanes == 0:
@@ -201,13 +238,13 @@ def train_stream(stream, epoch_key, first, last):
         while m < num_lanes:
             lanes.next[m] += 1
             if lanes.next[m] < lanes.num_targets[m]:
-                if lanes.next[m] + 1 < lanes.num_targets[m]:
+                if lanes.next[m] + 1 < lanes.num_targets[m] and not rule.has_tree:
                     fetch_item(stream, target_of(stream, m, lanes.next[m] + 1))
                 m += 1
                 continue
             free_lane(stream, m)
             is_filled = False
-            if not stream.rule.has_trail:  # whose free lanes are filled after the others
+            if not (rule.has_trail or is_inference):  # whose free lanes are filled after the others
                 place, is_filled = fill_lane(stream, epoch_key, m, place, last)
             m += is_filled
             if not is_filled:
@@ -217,12 +254,14 @@ def train_stream(stream, epoch_key, first, last):
 
 
 @numba.njit(nogil=True, cache=True, **OPTIONS)
-def train_streams(users, outputs, inputs, lags, noise, rule, work, epoch_key, streams, taken, lanes, tile):
+def train_streams(
+    users, outputs, inputs, lags, noise, paths, rule, work, ledger, epoch_key, streams, taken, lanes, tile
+):
     """Train streams of the order, the users from streams[i] to streams[i + 1]. Returns how many targets they had.
 
     The threads take one stream after the other. taken int64[1 or more]: how many are taken, zero at first.
     """
-    stream = Stream(users, outputs, inputs, lags, noise, rule, work, lanes, tile)
+    stream = Stream(users, outputs, inputs, lags, noise, paths, rule, work, ledger, lanes, tile)
     num_targets, i = 0, take(taken, 1)
     while i + 1 < streams.shape[0]:
         num_targets += train_stream(stream, epoch_key, streams[i], streams[i + 1])

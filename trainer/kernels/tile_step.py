@@ -1,7 +1,7 @@
-"""A step of a tile by sampled softmax, compiled: each lane has a vector that predicts its item, and all share the negatives.
+"""A step of a tile, compiled: each lane has a vector that predicts its item, and all lanes share the negatives.
 
-What predicts, `tile.hiddens`, is the interest's user (streams.py) or the trail's weighted sum of pages (compiled_trail.py).
-README.md has the formulas.
+What predicts, `tile.hiddens`, is the interest's user or its mean with the context (streams.py), or the trail's weighted sum of
+pages (compiled_trail.py). README.md has the formulas.
 """
 # mypy: no-check-untyped-defs
 
@@ -10,8 +10,8 @@ import numpy as np
 from surf2vec.trainer.draws import TILE
 from surf2vec.trainer.kernels.compiled_draws import draw, draw_negative
 from surf2vec.trainer.kernels.llvm import LINE_NUMBERS, inlined, prefer_wide_vectors, prefetch_second
-from surf2vec.trainer.kernels.predictions import rate_of
-from surf2vec.trainer.kernels.tiles import pull_negatives, pull_users
+from surf2vec.trainer.kernels.losses import rate_of
+from surf2vec.trainer.kernels.tiles import pull_negatives
 from surf2vec.trainer.model.rows import EPSILON
 
 _EPSILON = np.float32(EPSILON)
@@ -136,10 +136,30 @@ def move_negatives(stream):
 
 
 @inlined
-def learn(stream, num_lanes):
-    """Move the items of a tile by their pulls, and leave the steps of what predicts in tile.steps."""
-    tile = stream.tile
-    pull_users(tile.scores, tile.negatives, tile.steps, num_lanes)
-    pull_negatives(tile.scores, tile.hiddens, tile.negative_steps, num_lanes)
+def leave_items(stream, num_lanes):
+    """Add the pulls of the lanes' own rows to the steps of what predicts, and leave all rows as they are.
+
+    With gradient accumulation, enter each lane's rows, pulls and what predicts into the ledger.
+    """
+    prefer_wide_vectors()
+    tile, vectors, ledger, lanes = stream.tile, stream.outputs.vectors, stream.ledger, stream.lanes
+    num_dims = vectors.shape[1]
+    for m in range(num_lanes):
+        row, pull = np.int64(tile.own_rows[m]), tile.own_scores[m]
+        for d in range(num_dims):
+            tile.steps[m, d] += pull * vectors[row, d]
+        if stream.rule.is_accumulating:
+            number = lanes.firsts[m] + lanes.next[m]
+            ledger.rows[number, 0], ledger.pulls[number, 0] = row, pull
+            for k in range(stream.rule.num_negatives):
+                ledger.rows[number, 1 + k], ledger.pulls[number, 1 + k] = tile.rows[k], tile.scores[k, m]
+            for d in range(num_dims):
+                ledger.hiddens[number, d] = tile.hiddens[m, d]
+
+
+@inlined
+def move_items(stream, num_lanes):
+    """Move the items of a tile by their pulls, and add the pulls of the lanes' own rows to the steps of what predicts."""
+    pull_negatives(stream.tile.scores, stream.tile.hiddens, stream.tile.negative_steps, num_lanes)
     move_own(stream, num_lanes)
     move_negatives(stream)

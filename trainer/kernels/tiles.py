@@ -2,13 +2,13 @@
 
 A tile has M lanes, each with a predicting vector, and K negatives; D dimensions. All arrays are scratch of a thread,
 C-contiguous, zero beyond what they hold: M and D are padded to multiples of LINE_NUMBERS, K to one of ROW_BLOCK. Lanes lie side
-by side in a vector, so that a softmax needs no sums across one.
+by side in a vector, so that a softmax needs no sums across one (losses.py).
 
     users     float32[M, D]   a predicting vector a lane       across  float32[D, M]   the same, transposed
     negatives float32[K, D]   copies of their rows             scores  float32[K, M]   negative . user; later their pulls
 
-The steps of a tile, in order: `turn_rows` (users to across), `score_tile`, `normalize_tile` (scores to pulls), then `pull_users`
-and `pull_negatives`. `num_lanes` lanes are in use: of the others, results mean nothing, but sums leave them out.
+The steps of a tile, in order: `turn_rows` (users to across), `score_tile`, a loss (scores to pulls), then `pull_users` and
+`pull_negatives`. `num_lanes` lanes are in use: of the others, results mean nothing, but sums leave them out.
 A caller has to call `prefer_wide_vectors`. Any vector width works; the block of accumulators is chosen by the CPU's registers.
 """
 # mypy: no-check-untyped-defs
@@ -22,8 +22,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from surf2vec.trainer.kernels.llvm import LINE_NUMBERS, LINE_TYPE, in_all_lanes, inlined, line_at, times_plus
-from surf2vec.trainer.kernels.predictions import exp
+from surf2vec.trainer.kernels.llvm import LINE_NUMBERS, LINE_TYPE, in_all_lanes, line_at, times_plus
 
 ROW_BLOCK = 8
 _FEATURES = numba.config.CPU_FEATURES or llvmlite.binding.get_host_cpu_features().flatten()  # type: ignore[attr-defined]
@@ -187,30 +186,3 @@ def pull_negatives(typing_context, pulls, users, steps, num_lanes):
         return context.get_dummy_value()
 
     return types.void(pulls, users, steps, types.int64), generate
-
-
-@inlined
-def normalize_tile(scores, rows, corrections, own_rows, own_scores, totals, num_negatives):
-    """Turn the scores of a sampled softmax into pulls: minus the probability of each negative, and 1 - that of the own token.
-
-    scores float32[K, M] in and pulls out; rows uint32[K], corrections float32[K]: the negatives' items and what their scores are
-    lowered by; own_rows uint32[M]: each lane's own item, for which a negative that is the same item does not count;
-    own_scores float32[M]: its score, corrected, and lowered by log of the negatives' weight; its pull out. totals float32[M] is
-    scratch. Powers are of the differences from the own score, which `exp` keeps finite.
-    """
-    width = scores.shape[1]
-    for m in range(width):
-        totals[m] = np.float32(0)
-    for k in range(num_negatives):
-        row, correction = rows[k], corrections[k]
-        for m in range(width):
-            power = exp(scores[k, m] - correction - own_scores[m])
-            power = power if own_rows[m] != row else np.float32(0)
-            scores[k, m] = power
-            totals[m] += power
-    for m in range(width):
-        inverse = np.float32(1) / (np.float32(1) + totals[m])
-        own_scores[m], totals[m] = totals[m] * inverse, -inverse
-    for k in range(num_negatives):
-        for m in range(width):
-            scores[k, m] *= totals[m]

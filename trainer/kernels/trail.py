@@ -24,9 +24,10 @@ def train_trail(trail: TrailItems, work: Pass, tables: TrailTables, backward: fl
     """
     config, every = work.config, min(work.config.trail_every, work.config.epochs)
     rule = cpu.rule_of(work)._replace(
-        has_trail=True, handicap=np.float32(math.log(config.negative_weight)), is_adagrad=True, window=config.trail_window,
-        num_negatives=config.trail_negative, tile_users=TRAIL_TILE_USERS, num_free=config.trail_size,
-        l2_in_sums=np.float32(0), every=every, turn=epoch % every, backward=4.0 * backward_of(backward),
+        is_softmax=True, is_dm=False, has_tree=False, has_trail=True, is_adagrad=True, window=config.trail_window,
+        handicap=np.float32(math.log(config.negative_weight)), num_negatives=config.trail_negative,
+        num_lanes=TRAIL_TILE_USERS, num_free=config.trail_size, l2_in_sums=np.float32(0), every=every,
+        turn=epoch % every, backward=4.0 * backward_of(backward),
     )  # fmt: skip
     noise = Noise(*cpu.read_only(tables.thresholds, tables.aliases, tables.corrections, tables.l2s, tables.shares))
     nobody = Rows(trail.outputs.vectors[:0], trail.outputs.squares[:0])

@@ -29,7 +29,7 @@ DIMENSIONS_PER_SECOND = {"cpu": 4e8, "gpu": 1e10}
 """Dimensions of the vectors of tokens that are trained a second: by a thread (about .3 us a token of 128 dimensions, both parts),
 and by a GPU (an estimate)."""
 UNSHARED_FACTOR = 4
-"""A token with negatives of its own, or a tree, takes so many times longer."""
+"""A token of a tree, or with negatives of its own, takes so many times longer."""
 LEAST_TOKENS = 1_000_000
 """A training of fewer tokens says little about the rate."""
 

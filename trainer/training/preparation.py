@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +102,6 @@ def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_even
             users, items, trail, tables, work = _make_up_work(config, length=0)
             if config.interest_size:
                 kernel.train_users(users, items, work)
-                if kernel.device is None:  # users are fitted to trained items later
-                    kernel.train_users(users, items, replace(work, update_items=False))
             if config.trail_size:
                 from surf2vec.trainer.kernels.trail import train_trail  # numba takes half a second to import
 

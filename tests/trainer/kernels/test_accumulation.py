@@ -1,11 +1,9 @@
 """Accumulated steps: items move once in a step, by the same sum on every kernel and any number of threads."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
-from surf2vec.trainer.kernels import cpu, pick_kernel
+from surf2vec.trainer.kernels import cpu
 from tests.trainer.kernels.test_kernels import KERNELS
 from tests.trainer.kernels.work import SETTINGS, arrays, make_config, make_rows, make_work, train_users_of
 
@@ -28,22 +26,6 @@ def test_accumulated_steps_are_the_same_on_every_kernel(
         results.append(arrays(users, items))
     for found, wanted in zip(*results, strict=True):
         np.testing.assert_allclose(found, wanted, atol=2e-5)
-
-
-def test_items_move_by_the_sum_once_in_a_step() -> None:
-    """All users in one step, SGD: what the items change by is the sum of what each user alone would change."""
-    config = make_config(accumulate=1000, optimizer="sgd")
-    work = make_work(config)
-    work = dataclasses.replace(work, alphas=np.full_like(work.alphas, 0.05))
-    users, items = make_rows(work)
-    summed = items.copy()
-    pick_kernel("cpu", work.config).train_users(users.copy(), summed, work)
-    total = np.zeros_like(items.outputs.vectors)
-    for place in range(len(work.order)):
-        alone, one = items.copy(), dataclasses.replace(work, order=work.order[[place]], alphas=work.alphas[[place]])
-        pick_kernel("cpu", work.config).train_users(users.copy(), alone, one)
-        total += alone.outputs.vectors - items.outputs.vectors
-    np.testing.assert_allclose(summed.outputs.vectors - items.outputs.vectors, total, atol=1e-5)
 
 
 @pytest.mark.parametrize("setting", ACCUMULATED)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from surf2vec.trainer.kernels.llvm import OPTIONS, prefer_wide_vectors
+from surf2vec.trainer.kernels.losses import pull_by_softmax
 from surf2vec.trainer.kernels.tiles import (
     ROW_BLOCK,
-    normalize_tile,
     padded,
     pull_negatives,
     pull_users,
@@ -37,7 +37,7 @@ def run_tile(
     for k in range(scores.shape[0]):
         for m in range(scores.shape[1]):
             pulls[k, m] = scores[k, m]
-    normalize_tile(pulls, rows, corrections, own_rows, own_scores, totals, num_negatives)
+    pull_by_softmax(pulls, rows, corrections, own_rows, own_scores, totals, num_negatives)
     pull_users(pulls, negatives, user_steps, num_lanes)
     pull_negatives(pulls, users, negative_steps, num_lanes)
 
@@ -82,7 +82,7 @@ def test_scores_far_out_stay_finite() -> None:
     pulls[0] = 1e4
     own_rows[1:] = 1
     own_scores, none = np.full(16, -1e4, np.float32), np.zeros(8, np.float32)
-    normalize = numba.njit(lambda a, b, c, d, e, f: normalize_tile(a, b, c, d, e, f, 8))
+    normalize = numba.njit(lambda a, b, c, d, e, f: pull_by_softmax(a, b, c, d, e, f, 8))
     normalize(pulls, rows, none, own_rows, own_scores, np.zeros(16, np.float32))
     np.testing.assert_allclose(own_scores, [0.0] + [1.0] * 15, atol=1e-6)
     assert (pulls[:, 0] == 0).all()

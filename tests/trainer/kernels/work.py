@@ -17,7 +17,7 @@ from tests.trainer.kernels import reference
 SETTINGS: dict[str, dict[str, Any]] = {
     "dbow": {},
     "dbow small tiles": {"tile_users": 3},
-    "dbow private": {"tile_users": 1},
+    "dbow one lane": {"tile_users": 1},
     "dbow negative sampling": {"objective": "negative_sampling"},
     "dbow huffman": {"hs": 1},
     "dbow two levels": {"hs": 1, "tree": "two_level"},

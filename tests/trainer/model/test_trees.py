@@ -168,25 +168,12 @@ def test_huffman_merges_as_the_heap_does_on_shapes_of_counts(counts: NDArray[np.
     assert path_lengths(huffman_tree(counts)).tolist() == lengths_by_heap(counts)
 
 
-def test_huffman_of_fibonacci_counts_is_a_chain() -> None:
-    counts = [1, 1]
-    while len(counts) < 80:
-        counts.append(counts[-1] + counts[-2])
-    assert path_lengths(huffman_tree(np.array(counts))).tolist() == [79, 79, *range(78, 0, -1)]
-
-
 def gensim_codes(counts: NDArray[np.int64]) -> list[list[int]]:
     from gensim.models import Word2Vec
 
     model = Word2Vec(vector_size=1, hs=1, negative=0, min_count=1, sorted_vocab=0)
     model.build_vocab_from_freq({str(ix): int(count) for ix, count in enumerate(counts)})
     return [list(model.wv.get_vecattr(str(ix), "code")) for ix in range(len(counts))]
-
-
-def test_huffman_spends_as_many_bits_as_gensim() -> None:
-    counts = zipf(400) // 1000 + np.random.default_rng(3).integers(0, 50, 400)
-    gensim_lengths = np.array([len(code) for code in gensim_codes(counts)])
-    assert counts @ path_lengths(huffman_tree(counts)) == counts @ gensim_lengths
 
 
 def test_slots_are_gensims_code_bits_where_no_two_nodes_weigh_the_same() -> None:
