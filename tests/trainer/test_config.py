@@ -34,16 +34,14 @@ def test_what_is_wrong_is_refused_by_name(settings: dict[str, Any], message: str
 
 
 @pytest.mark.parametrize(
-    ("settings", "has_tiles"),
+    ("settings", "num_lanes"),
     [
-        ({}, True), ({"tile_users": 1}, False), ({"objective": "negative_sampling"}, False), ({"hs": 1}, False),
-        ({"dm": 1}, False), ({"accumulate": 2}, False), ({"optimizer": "sgd"}, True),
+        ({}, 32), ({"tile_users": 1}, 1), ({"dm": 1}, 32), ({"objective": "negative_sampling"}, 4), ({"hs": 1}, 1),
+        ({"objective": "negative_sampling", "dm": 1}, 2), ({"objective": "negative_sampling", "tile_users": 1}, 1),
     ],
 )  # fmt: skip
-def test_users_walk_in_tiles_where_they_learn_a_sampled_softmax_alone(
-    settings: dict[str, Any], has_tiles: bool
-) -> None:
-    assert TrainConfig(**settings).has_tiles == has_tiles
+def test_tiles_are_narrow_where_many_users_at_once_would_overshoot(settings: dict[str, Any], num_lanes: int) -> None:
+    assert TrainConfig(**settings).num_lanes == num_lanes
 
 
 def test_an_unknown_setting_is_refused_and_the_known_ones_named() -> None:
