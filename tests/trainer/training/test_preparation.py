@@ -40,12 +40,6 @@ def test_compiling_is_told_and_timed(monkeypatch: pytest.MonkeyPatch, is_compili
     assert lines == told
 
 
-def test_what_fits_users_to_trained_items_is_compiled_as_well() -> None:
-    passes: list[bool] = []
-    warm_up(Kernel("cpu", "", lambda _, __, work: len(passes.append(work.update_items) or passes)), TrainConfig())
-    assert passes == [True, False]
-
-
 def test_what_a_kernel_raises_is_raised() -> None:
     def fail(*_: Any) -> int:
         raise ValueError("no such instruction")
