@@ -62,7 +62,6 @@ TASKS: list[Task[..., Any]] = [
 
 
 def call_task(step: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-    """Call a step of the night as its Prefect task."""
     [found] = [one for one in TASKS if one.fn is step]
     result: Any = found(*args, **kwargs)
     return result

@@ -83,7 +83,6 @@ def key_of(publish: PublishConfig, name: str) -> str:
 
 
 def describe_night(run: Run, publish: PublishConfig) -> str:
-    """Returns what happened in a run, as Markdown: its lines, and where the rest is."""
     record = add_serving(run.root, publish, run.record())
     registered = record.require(RegisterStep)
     page, report = registered.mlflow_page, str((run.folder / "report.html").resolve())

@@ -143,7 +143,6 @@ def deploy(root: Path, logs: str, cron: str, timezone: str) -> None:
 
 
 def main() -> int:
-    """Deploy by the command's arguments. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m surf2vec.infra.deploy", description=__doc__)
     parser.add_argument("--root", type=Path, required=True, help="the project root, on the worker's machine")
     parser.add_argument("--logs", required=True, help="glob of the log files there")

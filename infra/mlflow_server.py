@@ -15,7 +15,6 @@ from surf2vec.infra.passwords import write_secret
 
 
 def main(arguments: list[str]) -> int:
-    """Run the server until it ends; SIGTERM and SIGINT end it."""
     command = [sys.executable, "-m", "mlflow", "server", "--app-name", "basic-auth", "--workers", "1", *arguments]
     with tempfile.TemporaryDirectory(prefix="surf2vec-mlflow-") as folder:
         settings = Path(folder) / "auth.ini"

@@ -41,7 +41,6 @@ class Service:
     process: "subprocess.Popen[bytes] | None" = None
 
     def start(self) -> None:
-        """Start the process. `wait` returns when it is up."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
@@ -92,7 +91,6 @@ def find_port(wanted: int | None) -> int:
 
 
 def responds(url: str) -> bool:
-    """Returns whether a request to the URL succeeds."""
     import httpx
 
     try:

@@ -78,7 +78,6 @@ def check_call(root: str | Path, logs: list[str], config: "PipelineConfig") -> N
 
 
 def choose_registry(root: str | Path, tracking_uri: str | None, config: "PipelineConfig | None" = None) -> str:
-    """Return `tracking_uri`, or else the URI of the registry of a root."""
     from surf2vec.tasks.root.identity import registry_uri
     from surf2vec.tasks.root.run import Root
 

@@ -91,7 +91,6 @@ def add_command(
 
 
 def print_result(result: Result, as_json: bool, show: Callable[[Result], None]) -> None:
-    """Print a result as one JSON object, or by `show`."""
     if as_json:
         print(json.dumps(result, ensure_ascii=False, allow_nan=False))
     else:

@@ -44,11 +44,6 @@ def held_exit_code(result: Result) -> int:
     return HeldBackError.exit_code
 
 
-def damage_exit_code(result: Result) -> int:
-    """Return 1 if something is damaged, else 0."""
-    return int(result["damage"] > 0)
-
-
 def report_remaining(result: Result) -> int:
     """Print which copies that others registered still have any of the users. Return the exit code."""
     from surf2vec.tasks.forgetting.forget import describe_elsewhere
@@ -77,7 +72,7 @@ add_command(operations.word2vec, "surf2vec word2vec --out users.bin --root my-ro
 add_command(operations.restore, "surf2vec restore --from models:/surf2vec-users@champion --root new")
 add_command(operations.repartition, "surf2vec repartition --partitions 64 --root my-root", short=HOST)
 add_command(operations.gc, "surf2vec gc --dry-run --root my-root")
-add_command(operations.doctor, "surf2vec doctor --root my-root", exit_code=damage_exit_code)
+add_command(operations.doctor, "surf2vec doctor --root my-root", exit_code=lambda result: int(result["damage"] > 0))
 add_command(operations.rejects, "surf2vec rejects --most 100 --root my-root")
 add_command(operations.sample_logs, "surf2vec sample-logs --users 100000 --out logs")
 add_command(commands.similar, "surf2vec similar USER_ID -k 10 --root my-root")

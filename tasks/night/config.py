@@ -135,7 +135,6 @@ def parse_value(key: str, text: str) -> Any:
 
 
 def set_value(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key in nested dictionaries."""
     *parents, last = key.split(".")
     for parent in parents:
         values = values.setdefault(parent, {})
@@ -143,7 +142,6 @@ def set_value(values: dict[str, Any], key: str, value: Any) -> None:
 
 
 def leaves(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted keys of nested dictionaries."""
     for key, value in values.items():
         if isinstance(value, dict):
             yield from leaves(value, f"{prefix}{key}.")
@@ -197,7 +195,6 @@ def list_sections(wanted: str | None = None) -> list[SettingSection]:
 
 
 def all_settings() -> dict[str, Setting]:
-    """Returns every setting by its dotted key."""
     return {setting.name: setting for section in list_sections() for setting in section.settings}
 
 

@@ -154,7 +154,6 @@ def check_node(root: Path, code: str) -> None:
 
 
 def check_tokens() -> None:
-    """Raise ConfigError unless Ray requires a token from the clients of this process."""
     if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
         raise ConfigError(
             f"on {socket.gethostname()} Ray requires no token: anyone who reaches its ports can run any code there. Make one "

@@ -50,6 +50,5 @@ def reopen_gone(run: Run) -> None:
 
 
 def _is_current(root: Root, window_id: str) -> bool:
-    """Return whether the store's generation was trained on this corpus."""
     generation = current_generation(root)
     return generation is not None and whole_window(generation.manifest["window_id"]) == window_id

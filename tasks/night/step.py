@@ -15,8 +15,6 @@ WAITS: list[float] = [10, 20, 40, 80, 160, 320]
 
 
 class Call(Protocol):
-    """Calls a step with its arguments and returns its result."""
-
     def __call__(
         self, step: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Result: ...
@@ -29,7 +27,6 @@ def needs_server(step: Function) -> Function:
 
 
 def call_plainly(step: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-    """Call a step in this process, without Prefect."""
     for seconds in WAITS if hasattr(step, "needs_server") else []:
         try:
             return step(*args, **kwargs)
@@ -40,5 +37,4 @@ def call_plainly(step: Callable[Arguments, Result], /, *args: Arguments.args, **
 
 
 def print_retry(name: str, error: UnavailableError) -> None:
-    """Print that a step is retried, and why."""
     print_line(name, f"{error}; trying again, for {sum(WAITS) / 60:.0f} minutes in all")

@@ -102,7 +102,6 @@ def _make_database(path: Path) -> None:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception, its cause, the cause of that, and so on."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
@@ -139,7 +138,6 @@ def use_uri(tracking_uri: str) -> Iterator[None]:
 
 
 def gather(search: Callable[..., Any]) -> list[Any]:
-    """Return all results of a paged MLflow search."""
     page = search()
     found = list(page)
     while page.token:

@@ -41,7 +41,6 @@ class Ownership:
 
     @cached_property
     def copies(self) -> list[Copy]:
-        """The logged models of releases; none if nothing was ever registered."""
         return list_copies(self.uri) if has_registry(self.root, self.publish) else []
 
     def owns_version(self, version: Version) -> bool:

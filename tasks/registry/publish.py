@@ -131,7 +131,6 @@ def _copy_release(
 
 
 def attach_report(root: Root, publish: PublishConfig, registered: RegisterStep, report_path: Path) -> None:
-    """Add the report to the MLflow run of a release."""
     mlflow_runs.log_run(registry_uri(root, publish), registered.mlflow_run_id, files=[report_path])
 
 

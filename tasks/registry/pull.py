@@ -89,7 +89,8 @@ class Fetcher:
                 raise DamageError(f"the manifest of {version.place} names {name!r}, which is outside its folder")
             target = folder / name
             if older and not _is_complete(target, about) and _is_complete(older / name, about):
-                take_over(older / name, target)
+                target.unlink(missing_ok=True)
+                link_file(older / name, target)
             self.get(version, name, about, target)
             done_bytes += about["bytes"]
             progress = {"step": self.step, "done": done_bytes, "total": total_bytes, "unit": "bytes"}
@@ -134,7 +135,6 @@ def _count_forgotten(folder: Path, forgotten: Tombstones) -> int:
 
 
 def describe_pull(manifest: dict[str, Any], version: Version, out: Path, fetcher: Fetcher) -> dict[str, Any]:
-    """Return the result of a pull."""
     return {
         "release": manifest["release"],
         "out": str(out),
@@ -266,15 +266,8 @@ def put_in_place(gathered: Path, out: Path, names: set[str]) -> None:
 
 
 def _is_complete(path: Path, about: dict[str, Any]) -> bool:
-    """Return whether the file `path` has the size and checksum of the manifest entry `about`."""
     try:
         verify_file(path, about)
     except DamageError:
         return False
     return True
-
-
-def take_over(path: Path, target: Path) -> None:
-    """Link `target` to the file `path`, or copy it if the file system has no links."""
-    target.unlink(missing_ok=True)
-    link_file(path, target)

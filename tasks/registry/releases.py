@@ -41,7 +41,6 @@ def read_model(tracking_uri: str, model_name: str) -> Registered:
 
 
 def list_versions(tracking_uri: str) -> list[Version]:
-    """Return all versions of all registered models."""
     return _read(tracking_uri, None)[0]
 
 

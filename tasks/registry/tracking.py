@@ -56,11 +56,9 @@ class Copy:
 
     @property
     def folder(self) -> Path | None:
-        """The folder of its files, if they are on this machine."""
         return local_folder(self.location)
 
     def is_used_by(self, version: Version) -> bool:
-        """Return whether the version has the files of this logged model."""
         return version.location == self.model_id or f"{version.location}/".startswith(f"{self.location.rstrip('/')}/")
 
 
@@ -117,7 +115,6 @@ def find_modules() -> Iterator[None]:
 
 
 def _parts(content: Content) -> dict[str, Any]:
-    """Return the arguments of MLflow's functions that save a model."""
     texts, numbers = Array(DataType.string), Array(DataType.double)
     outputs = {"vector": numbers, "neighbours": texts, "scores": numbers, "items": texts, "item_scores": numbers}
     optional = [ColSpec(kind, name, required=False) for name, kind in outputs.items()]
@@ -188,7 +185,6 @@ def read(tracking_uri: str, model_name: str | None = None) -> tuple[list[Version
 
 
 def set_alias(tracking_uri: str, model_name: str, alias: str, version: int) -> None:
-    """Move the alias to the version."""
     with connect(tracking_uri) as client:
         client.set_registered_model_alias(model_name, alias, str(version))
 
@@ -228,7 +224,6 @@ def download_copied(tracking_uri: str, copy: Copy, path: str, folder: Path) -> P
 
 
 def delete_model(tracking_uri: str, model_id: str) -> None:
-    """Delete a logged model and its files."""
     with connect(tracking_uri) as client:
         get_artifact_repository(client.get_logged_model(model_id).artifact_location, tracking_uri).delete_artifacts()
         client.delete_logged_model(model_id)

@@ -44,7 +44,6 @@ class Version:
 
     @property
     def folder(self) -> Path | None:
-        """The folder of its files, if they are known to be on this machine."""
         return local_folder(self.location)
 
 
@@ -56,7 +55,6 @@ class Registered:
     aliases: dict[str, int]
 
     def get(self, number: int | None) -> Version | None:
-        """Return the version with this number, if there is one."""
         return next((one for one in self.versions if one.number == number), None)
 
     @property
@@ -87,7 +85,6 @@ def is_copied(source: str) -> bool:
 
 
 def as_time(created_ms: int) -> datetime:
-    """Return milliseconds since 1970 as a time."""
     return datetime.fromtimestamp(created_ms / 1000, UTC)
 
 

@@ -13,7 +13,6 @@ def mask_credentials(text: str) -> str:
 
 
 def strip_credentials(uri: str) -> str:
-    """Return the URI without `user:password@`."""
     return _CREDENTIALS.sub("", uri)
 
 

@@ -49,7 +49,6 @@ def registry_uri(root: Root, publish: PublishConfig) -> str:
 
 
 def is_own_registry(root: Root, publish: PublishConfig) -> bool:
-    """Return whether the root publishes to its own database."""
     return registry_uri(root, publish) == root.tracking_uri
 
 
@@ -75,7 +74,6 @@ def remember_registry(root: Root, root_id: str, uri: str) -> None:
 
 
 def read_root_id(root: Root) -> str | None:
-    """Return the root's id, or None before its first registration."""
     return _read_identity(root).get("root_id")
 
 

@@ -269,7 +269,6 @@ class Steps(_Record):
     report: ReportStep = Field(default_factory=ReportStep)
 
     def ended(self) -> dict[str, Step]:
-        """Return the finished steps by name."""
         return {step.name: step for _, step in self if step}
 
     def find(self, kind: type[S]) -> S:
@@ -281,7 +280,6 @@ class Steps(_Record):
         return Steps.model_validate(self.ended() | {step.name: step for step in steps if step})
 
     def without(self, *kinds: type[Step]) -> "Steps":
-        """Return a copy without these steps."""
         return Steps.model_validate({name: step for name, step in self.ended().items() if type(step) not in kinds})
 
 
@@ -334,7 +332,6 @@ class RunRecord(NightPlan):
         raise DamageError(f"the record of run {self.run_id} has no step {kind.name!r}: run it again with --full")
 
     def setting(self, section: str, name: str) -> Any:
-        """Return a setting of the run, or None if it had none of this name."""
         return self.config.get(section, {}).get(name)
 
     def replace(self, **values: Any) -> "RunRecord":
@@ -347,7 +344,6 @@ class RunRecord(NightPlan):
         return self.replace(steps=self.steps.replace(step.model_copy(update={"digest": ""}))) if step else self
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON of run.json: only the values that were set."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 
 

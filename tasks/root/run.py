@@ -60,11 +60,9 @@ class Root:
         return self.path / "runs" / run_id
 
     def corpora(self) -> list[Path]:
-        """The folders of the published corpora, sorted by name."""
         return [path.parent for path in sorted(self.path.glob("corpus/[!.]*/manifest.json"))]
 
     def exports(self) -> list[Path]:
-        """The folders of the complete exports, sorted by name."""
         return [path.parent for path in sorted(self.path.glob("export/[!.]*/manifest.json"))]
 
     def pinned(self) -> list[Path]:
@@ -73,7 +71,6 @@ class Root:
 
     @property
     def nights_page(self) -> Path:
-        """The page of all nights."""
         return self.path / "runs" / "index.html"
 
     @property
@@ -181,7 +178,6 @@ def remove_scratch_folder(folder: Path) -> None:
 
 
 def current_generation(root: Root) -> Generation | None:
-    """Return the store's generation, or None without one."""
     return open_generation(root.store) if has_generation(root.store) else None
 
 
@@ -226,11 +222,9 @@ class Run:
             write_manifest_json(self.record_path, change(self.record()).to_json())
 
     def update(self, **values: Any) -> None:
-        """Set top-level values of the record."""
         self.amend(lambda record: record.replace(**values))
 
     def record_steps(self, *steps: Step) -> None:
-        """Replace the records of these steps."""
         self.amend(lambda record: record.replace(steps=record.steps.replace(*steps)))
 
     def forget_steps(self) -> None:
@@ -278,5 +272,4 @@ def list_folders(parent: Path, pattern: str = "[!.]*") -> list[Path]:
 
 
 def read_run_records(root: Root) -> list[RunRecord]:
-    """Return the records of all runs of the root, sorted by run id."""
     return [read_run_record(path) for path in sorted(root.path.glob("runs/[!.]*/run.json"))]
