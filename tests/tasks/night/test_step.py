@@ -51,8 +51,14 @@ def test_it_fails_in_the_end_and_at_once_by_another_error_or_where_no_server_is_
     assert waited == WAITS
 
 
-@pytest.mark.parametrize("module", ["surf2vec.tasks.night.past_nights", "surf2vec.flows.cli"])
-def test_a_night_and_a_command_need_no_prefect(module: str) -> None:
-    code = f"import sys, {module}; print({{'prefect', 'ray'}} & {{*sys.modules}})"
+@pytest.mark.parametrize(
+    ("module", "slow"),
+    [
+        ("surf2vec.tasks.night.past_nights", {"prefect", "ray"}),
+        ("surf2vec.flows.cli", {"prefect", "pydantic", "numpy"}),
+    ],
+)
+def test_a_night_needs_no_prefect_and_the_help_nothing_slow(module: str, slow: set[str]) -> None:
+    code = f"import sys, {module}; print({slow} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
