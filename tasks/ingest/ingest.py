@@ -78,8 +78,9 @@ def ingest(
                     root, folder, remote.folder, config, catalog.user_key_fingerprint, memory_bytes, threads, tuple(logs),
                     wanted,
                 )  # fmt: skip
-                staged = _stage_all(staging, fan_out, on_event)
-                _check_rejects(root, staged, config)
+                staging_all = stage_logs(staging, fan_out, BytesRead(staging.num_bytes, on_event))
+                staged = [_log_source(source, on_event) for source in staging_all]
+                _check_rejects(root, staged, config, on_event)
                 _commit(root, catalog, delivery, staged)
             elif delivery.stamps:
                 catalog.rename(delivery.names, delivery.stamps)
@@ -146,41 +147,34 @@ def remove_leftovers(root: Root, catalog: Catalog) -> None:
             folder.rmdir()
 
 
-def _stage_all(staging: Staging, fan_out: FanOut, on_event: OnEvent) -> list[Staged]:
-    """Stage every source, and log what became of its lines."""
-    staged = []
-    for source in stage_logs(staging, fan_out, BytesRead(staging.num_bytes, on_event)):
-        staged.append(source)
-        on_event("log", {"message": _describe(source)})
-    if num_rejected := sum(source.num_rejected for source in staged):
-        num_lines = sum(source.entry["lines"] for source in staged)
-        counts = _list_counts(*(source.entry["rejected"] for source in staged))
-        bad_times = next((source.bad_times for source in staged if source.bad_times), ())
-        times = f"; {explain_bad_times(bad_times, staging.config.time_format)}" if bad_times else ""
-        message = f"{num_rejected:,} of {num_lines:,} lines rejected ({counts}), which `surf2vec rejects` prints{times}"
-        on_event("log", {"message": message})
-    return staged
-
-
-def _describe(staged: Staged) -> str:
-    """Return a line about a source for the log."""
+def _log_source(staged: Staged, on_event: OnEvent) -> Staged:
+    """Log what became of a source's lines; returns it."""
     entry = staged.entry
-    line = (
+    left_out = f"; left out: {_list_counts(entry['left_out'])}" if entry["left_out"] else ""
+    message = (
         f"{os.path.basename(staged.source.name)}: {entry['format']}, {entry['fields']}, time: {entry['time']}; "
-        f"{entry['lines']:,} lines, {entry['events']:,} events"
+        f"{entry['lines']:,} lines, {entry['events']:,} events{left_out}"
     )
-    return f"{line}; left out: {_list_counts(entry['left_out'])}" if entry["left_out"] else line
+    on_event("log", {"message": message})
+    return staged
 
 
 def _list_counts(*counts: dict[str, int]) -> str:
     return ", ".join(f"{number:,} {reason}" for reason, number in sum_counts(counts).items())
 
 
-def _check_rejects(root: Root, staged: list[Staged], config: IngestConfig) -> None:
-    """Raise RejectedError when a source is unusable, or too many lines are; then keeps their rejects in rejects/failed/."""
+def _check_rejects(root: Root, staged: list[Staged], config: IngestConfig, on_event: OnEvent) -> None:
+    """Log how many lines were rejected. Raise RejectedError when a source is unusable, or too many lines are; then keeps their
+    rejects in rejects/failed/.
+    """
     num_lines = sum(source.entry["lines"] for source in staged)
     num_rejected = sum(source.num_rejected for source in staged)
     reasons = _list_counts(*(source.entry["rejected"] for source in staged))
+    bad_times = next((source.bad_times for source in staged if source.bad_times), ())
+    times = f"; {explain_bad_times(bad_times, config.time_format)}" if bad_times else ""
+    if num_rejected:
+        counts = f"{num_rejected:,} of {num_lines:,} lines rejected ({reasons})"
+        on_event("log", {"message": f"{counts}, which `surf2vec rejects` prints{times}"})
     unusable = [source for source in staged if not source.entry["events"] and source.num_rejected]
     if unusable:
         entry = unusable[0].entry
@@ -208,8 +202,6 @@ def _check_rejects(root: Root, staged: list[Staged], config: IngestConfig) -> No
     for source in staged:
         if source.rejects:
             os.replace(source.rejects, folder / source.rejects.name)
-    bad_times = next((source.bad_times for source in staged if source.bad_times), ())
-    times = f"; {explain_bad_times(bad_times, config.time_format)}" if bad_times else ""
     raise RejectedError(
         f"{message}{times}. The lines are listed in {folder}, which `surf2vec rejects` prints. Fix the logs or the settings, or "
         "raise ingest.max_reject_ratio; what was there before is untouched"
