@@ -16,7 +16,7 @@ from surf2vec.trainer.events import OnEvent, ignore_event, log_progress
 from surf2vec.trainer.kernels.first_rows import round_to_bfloat16
 from surf2vec.trainer.model.rows import Rows
 from surf2vec.trainer.store.generation import Generation, open_generation
-from surf2vec.trainer.store.layout import items_in, rows_in
+from surf2vec.trainer.store.layout import items_of, rows_in
 from surf2vec.trainer.store.manifests import next_generation
 from surf2vec.trainer.store.writer import Writer, lock_store
 
@@ -77,7 +77,7 @@ def align_generation(
             log_progress(on_event, "align", partition + 1, generation.num_partitions)
         for part, block in [key for key in writer.entries if key[0] in matrices]:
             image = writer.read(part, block)
-            for rows in (items_in(image).outputs, items_in(image).inputs):
+            for rows in (items_of(image.arrays).outputs, items_of(image.arrays).inputs):
                 _rotate_rows(rows, matrices[part], seed)
             writer.write(part, block, image)
         return writer.commit(manifest | values | {"stage": "aligned"})

@@ -27,7 +27,7 @@ from surf2vec.trainer.config import TrainConfig, config_from_dict
 from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.model.rows import Items, TrailItems
 from surf2vec.trainer.store.images import Arrays, Image, make_image, map_image, read_image
-from surf2vec.trainer.store.layout import items_in, items_of, read_rows, shapes_of_items
+from surf2vec.trainer.store.layout import items_of, read_rows, shapes_of_items
 from surf2vec.trainer.store.manifests import STORE_MANIFEST, explain_damage, read_manifest
 from surf2vec.trainer.system.files import verify_size
 
@@ -107,14 +107,13 @@ class Generation:
         """
         if not self.has_item_vectors:
             raise ConfigError("this generation was trained with train.hs = 1: a tree has no item vectors")
+        if self.num_blocks == 1:
+            return np.array(self.map_items().outputs.vectors[start:stop])
         stop = self.num_items if stop is None else stop
         vectors = np.empty((max(stop - start, 0), self.config.interest_size), dtype=np.float32)
         for rows, arrays in self._iterate_blocks():
-            falls = np.flatnonzero(rows[1:] < rows[:-1])  # the shared rows ascend, then the block's own
-            split = int(falls[0]) + 1 if len(falls) else 0
-            for first, end in ((0, split), (split, len(rows))):
-                found = slice(*(first + np.searchsorted(rows[first:end], (start, stop))))
-                vectors[rows[found].astype(np.int64) - start] = arrays["outputs"][found]
+            found = np.flatnonzero((rows >= start) & (rows < stop))
+            vectors[rows[found].astype(np.int64) - start] = arrays["outputs"][found]
         return vectors
 
     def read_item_block(self, block: int, num_shared_rows: int = 0) -> Items:
@@ -124,7 +123,7 @@ class Generation:
         """
         entry = self.manifest["items"]["interest"][block]
         with explain_damage(self.folder):
-            items = items_in(read_image(self.folder / entry["file"], entry))
+            items = items_of(read_image(self.folder / entry["file"], entry).arrays)
         if num_shared_rows:
             resident = self._map()[self.manifest["resident_block"]]
             items.outputs.vectors[:num_shared_rows] = resident["outputs"][:num_shared_rows]
@@ -152,7 +151,7 @@ class Generation:
         Takes little more memory than the image. Rows of untrained blocks are zero. Raises DamageError when a file was altered.
         """
         image = make_image(shapes_of_items(num_rows, self.config.interest_size, has_rows=rows is not None))
-        outputs, blocks, places = items_in(image).outputs, list(self._iterate_blocks()), None
+        outputs, blocks, places = items_of(image.arrays).outputs, list(self._iterate_blocks()), None
         if rows is not None:
             image.arrays["rows"][:] = rows
             num_all = 1 + max(int(each.max(initial=0)) for each in (rows, *(table_rows for table_rows, _ in blocks)))

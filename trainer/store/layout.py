@@ -64,11 +64,6 @@ def rows_in(image: Image) -> Rows:
     return Rows(image.arrays["vectors"], image.arrays["squares"])
 
 
-def items_in(image: Image) -> Items:
-    """Return the item table, or block of it, in an image."""
-    return items_of(image.arrays)
-
-
 def items_of(arrays: Arrays) -> Items:
     """Return the item table, or block of it, in the arrays of a file; a TrailItems if it has lags."""
     names = [name for name in ("outputs", "inputs", "lags") if name in arrays]

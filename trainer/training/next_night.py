@@ -29,7 +29,7 @@ from surf2vec.trainer.store.layout import (
     delta_in,
     image_of_items,
     image_of_rows,
-    items_in,
+    items_of,
     join_items,
     lay_over,
     merge_deltas,
@@ -112,12 +112,12 @@ def start_night(
         for name, vectors in new.items():
             getattr(begun, name).vectors[:] = vectors
         image = join_items(older, begun)
-        for name, rows in vars(items_in(image)).items():
+        for name, rows in vars(items_of(image.arrays)).items():
             rows.squares[: len(getattr(older, name).squares)] *= np.float32(decay)
         return image
 
     def fit_users(generation: Generation, image: Image) -> Callable[[int, Histories], Rows]:
-        frozen = freeze_items(generation, corpus.count_training_tokens(), config.threads, items_in(image))
+        frozen = freeze_items(generation, corpus.count_training_tokens(), config.threads, items_of(image.arrays))
 
         def fit(partition: int, histories: Histories) -> Rows:
             seen = take_histories(histories, np.arange(histories.num_users), histories.ends)

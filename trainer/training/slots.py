@@ -21,7 +21,7 @@ from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.kernels.first_rows import at_rest, begin_users
 from surf2vec.trainer.model.rows import Items, Rows
 from surf2vec.trainer.store.images import Image, Shapes, image_of, make_image
-from surf2vec.trainer.store.layout import image_of_items, items_in, rows_in, shapes_of_items
+from surf2vec.trainer.store.layout import image_of_items, items_of, rows_in, shapes_of_items
 from surf2vec.trainer.store.tokens import Corpus, Histories
 from surf2vec.trainer.store.writer import Writer
 from surf2vec.trainer.system.memory import Bytes, make_pages
@@ -265,7 +265,7 @@ class ItemSlots:
             image = self._exchange(block)
             self._share_rows(image)
             self._items, self.block = image, block
-        return items_in(self._items)
+        return items_of(self._items.arrays)
 
     def copy(self) -> Blocks:
         """Return copies of the blocks that this worker commits."""
@@ -303,7 +303,7 @@ class ItemSlots:
             before = self.writer.read("interest", self.shared_from)
         else:
             return
-        own, newest = items_in(image).outputs, items_in(before).outputs
+        own, newest = items_of(image.arrays).outputs, items_of(before.arrays).outputs
         own.vectors[:num_rows], own.squares[:num_rows] = newest.vectors[:num_rows], newest.squares[:num_rows]
 
     def _take_pages(self) -> Bytes | None:

@@ -5,7 +5,7 @@ import pytest
 
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.kernels.first_rows import at_rest, begin_items, begin_users
-from surf2vec.trainer.store.layout import image_of_items, image_of_rows, items_in
+from surf2vec.trainer.store.layout import image_of_items, image_of_rows, items_of
 
 HASHES = np.array([3, 2**63, 77], dtype=np.uint64)
 
@@ -32,7 +32,7 @@ def test_the_default_bias_is_the_same_at_rest_in_bfloat16() -> None:
 def test_rows_of_whole_cache_lines_begin_where_a_line_does_in_memory_and_in_images() -> None:
     config = TrainConfig(parts="interest", vector_size=16, dm=1)
     users, items = begin_users(config, HASHES), begin_items(config, num_items=7, num_outputs=5)
-    table = items_in(image_of_items(items))
+    table = items_of(image_of_items(items).arrays)
     vectors = [rows.vectors for rows in (users, items.outputs, items.inputs, table.outputs, table.inputs)]
     vectors.append(image_of_rows(users).arrays["vectors"])
     assert [rows.shape for rows in vectors] == [(3, 16), (5, 16), (7, 16), (5, 16), (7, 16), (3, 16)]

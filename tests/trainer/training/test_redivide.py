@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from surf2vec.trainer.store.generation import open_generation
-from surf2vec.trainer.store.layout import items_in
+from surf2vec.trainer.store.layout import items_of
 from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest, write_manifest
 from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.store.writer import open_pinned
@@ -61,7 +61,7 @@ def test_blocks_are_divided_anew(
     generation = open_generation(tmp_path)
     counts = open_corpus(corpus_dir).count_training_tokens()
     one = ItemBlocks(job.config, counts, 1)
-    table = items_in(generation.gather_items(None, one.num_outputs(0))).outputs
+    table = items_of(generation.gather_items(None, one.num_outputs(0)).arrays).outputs
     entries = enumerate(generation.manifest["items"]["interest"])
     trained = {block: generation.read_item_block(block) for block, entry in entries if entry}
     assert len(trained) == (2 if stopped_at == 4 else 3)
