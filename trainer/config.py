@@ -50,25 +50,29 @@ class TrainSettings:
         0.5, "Negative exponent", "Negatives are drawn by count ** this: 1 as counted, 0 uniform.", ge=-1, le=1
     )
     discount: float = setting(
-        0.5, "Popularity discount",
-        "Vectors rank by probability / count ** this (sampled softmax): 0 by probability alone, more: rarer items first.",
-        ge=0, le=1,
-    )  # fmt: skip
+        0.5,
+        "Popularity discount",
+        "Rank by probability / count ** this; 0: by probability, more: rarer first.",
+        ge=0,
+        le=1,
+    )
     trail_weight: float | None = setting(
-        None, "Trail's weight", "Weight of the trail, where a user is now; the interest, what a user is about, has the rest. "
-        "0: no trail; 1: nothing else, and nothing is trained for users. By default the log chooses it.", ge=0, le=1,
-    )  # fmt: skip
+        None,
+        "Trail's weight",
+        "Weight beside the interest; 0: no trail, 1: no interest. Default: by the log.",
+        ge=0,
+        le=1,
+    )
     alpha: float = setting(0.2, "Learning rate", "Learning rate at the first token; falls linearly.", gt=0, le=10)
     l2: float = setting(
-        1.4, "L2", "Pull of a user's vector towards zero at each of its n tokens, divided by the root of n.", ge=0, le=10
-    )  # fmt: skip
+        1.4, "L2", "L2 of a user's vector at each of its n tokens, divided by the root of n.", ge=0, le=10
+    )
     item_l2: float = setting(
         0.06, "Item L2", "Pull of an item's vector towards zero, at each of its tokens.", ge=0, le=10
     )
     recency: float | None = setting(
-        None, "Recency", "A token this many before a user's newest counts half for the user's interest; 0: all count the same, "
-        "as they do without an order. By default 3, and 0 beside a trail, which has the newest.", ge=0, le=1e6,
-    )  # fmt: skip
+        None, "Recency", "Half-life of events, in events; 0: off. Default: 3 without a trail, else 0.", ge=0, le=1e6
+    )
     sample: float = setting(
         1e-2, "Subsampling", "Items above this share of all tokens are thinned out at random; 0 keeps all.", ge=0, le=1
     )
@@ -81,8 +85,8 @@ class TrainSettings:
     seed: int = setting(1, "Seed", "Every random draw is a function of it.", ge=0, le=2**63 - 1)
     threads: int = setting(0, "Threads", "CPU threads; 0 takes all. One is deterministic.", ge=0, le=1024)
     commit_seconds: float = setting(
-        60.0, "Commit interval", "Seconds of training after which the next micro-partition's end commits.", ge=0, le=86_400
-    )  # fmt: skip
+        60.0, "Commit interval", "Seconds after which the next micro-partition's end commits.", ge=0, le=86_400
+    )
 
 
 @dataclass(frozen=True)
@@ -100,9 +104,8 @@ class TrainConfig(TrainSettings):
         2, "Trail's turn", "Epochs from one training of a target of the trail to the next.", ge=1, le=100
     )
     trail_l2: float = setting(
-        0.1, "Trail's L2", "Pull of an item's vectors towards zero at each use, divided by the root of a tenth of its count.",
-        ge=0, le=10,
-    )  # fmt: skip
+        0.1, "Trail's L2", "L2 of item vectors at each use, divided by the root of a tenth of the count.", ge=0, le=10
+    )
     trail_discount: float = setting(0.2, "Trail's discount", "As discount, for the trail.", ge=0, le=1)
     trail_backward: float = setting(
         0.5, "Backward share", "Share of targets that are predicted from the pages after them; falls to 0.", ge=0, le=1
@@ -113,40 +116,36 @@ class TrainConfig(TrainSettings):
         "Parts of a vector; trail_weight 0 leaves only the interest, 1 only the trail, as does a log without order.",
     )
     tree: Literal["huffman", "two_level", "balanced"] = setting(
-        "huffman", "Tree", "Shape of the tree (hs): Huffman's, two levels of about sqrt(items), or `tree_branching` a node."
-    )  # fmt: skip
+        "huffman", "Tree", "Shape (hs): Huffman's, two levels of about sqrt(items), or `tree_branching` a node."
+    )
     tree_branching: int = setting(16, "Branching", "Children of a node (hs, tree balanced).", ge=2, le=65_536)
     negative_weight: float = setting(
-        2.5, "Weight of negatives",
-        "How many items a drawn one stands for in a sampled softmax: 16 of weight 2.5 rank about like 40 of 1.",
-        gt=0, le=1000,
-    )  # fmt: skip
+        2.5, "Weight of negatives", "Items that a drawn one stands for in a sampled softmax.", gt=0, le=1000
+    )
     tile_users: int = setting(
-        32, "Users a tile",
-        "Users that walk their tokens in step and share the items drawn at each step; by negative sampling at most 4 (PV-DM 2); "
-        "1: each token has its own.", ge=1, le=1024,
-    )  # fmt: skip
+        32,
+        "Users per tile",
+        "Users who share negatives at each step (negative sampling: at most 4); 1: none.",
+        ge=1,
+        le=1024,
+    )
     bias: float = setting(
-        0.5, "Bias",
-        "The last coordinate of every user, a constant, so that an item's last coordinate learns its popularity; 0: none.",
-        ge=0, le=10,
-    )  # fmt: skip
+        0.5, "Bias", "Last coordinate of every user, by which items learn their popularity; 0: none.", ge=0, le=10
+    )
     optimizer: Literal["adagrad", "sgd"] = setting("adagrad", "Optimizer", "Row-wise Adagrad, or plain gradient steps.")
     min_alpha: float = setting(0.02, "Final learning rate", "Learning rate at the last token.", ge=0, le=10)
     accumulate: int = setting(
-        1, "Users a step",
-        "Users whose gradients of items are summed before the items move; 1 moves them at once. Above 1, any number of threads "
-        "ends with the same bits (PV-DBOW with drawn negatives).", ge=1,
-    )  # fmt: skip
+        1, "Users per step", "Users whose gradients are summed before items move (PV-DBOW with drawn negatives).", ge=1
+    )
     patience: int = setting(
-        0, "Patience", "Epochs without a lower held-out loss after which training ends, the best kept; 0: never.", ge=0, le=1000
-    )  # fmt: skip
+        0, "Patience", "Epochs without a lower held-out loss until training ends with the best; 0: off.", ge=0, le=1000
+    )
     sharing: Literal["auto", "replicated", "asynchronous", "sharded"] = setting(
         "auto", "Sharing", "How several workers share the item table; `auto` lets the planner choose."
     )
     exchange_tokens: int = setting(
-        0, "Exchange", "Tokens of a worker after which changes of shared items are added up; 0: a 256th of an epoch.", ge=0
-    )  # fmt: skip
+        0, "Exchange", "Tokens of a worker between exchanges of shared items; 0: a 256th of an epoch.", ge=0
+    )
     staleness: int = setting(
         2, "Staleness", "Sums that may be in progress while a worker trains on (sharing asynchronous).", ge=1, le=64
     )
