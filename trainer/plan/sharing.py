@@ -1,4 +1,4 @@
-"""The ways in which workers share the item table. Pure.
+"""The modes in which workers share the item table. Pure.
 
 replicated     every worker has the full table; all changes are summed after every n tokens, and all workers wait for the sum
 asynchronous   the same, but workers wait only if more than `staleness` sums are in progress

@@ -39,7 +39,7 @@ class WorkerSpec:
 
 @dataclass(frozen=True)
 class SharingPlan:
-    """A way to share, the reason for it, and the division that fits all workers.
+    """How workers share, the reason for it, and the division that fits all of them.
 
     sent_bytes: the most that a worker sends in an epoch; turn_bytes: the part of it for passing on one item block.
     """
@@ -75,9 +75,9 @@ def form_team(members: Sequence[WorkerSpec], weights: Sequence[float], share: Sh
 def plan_together(
     team: TeamSpec, sizes: Sizes, config: TrainConfig, resumed_from: SharingPlan | None = None
 ) -> list[Plan]:
-    """Return the plan of every worker. `resumed_from`: the way of a resumed training, which is kept as its order depends on it.
+    """Return the plan of every worker. `resumed_from`: that of a resumed training, which is kept as its order depends on it.
 
-    Raises ConfigError when the settings do not allow the way, ResourceError with the numbers when nothing fits.
+    Raises ConfigError when the settings do not allow `train.sharing`, ResourceError with the numbers when nothing fits.
     """
     chosen = choose_sharing(team, sizes, config) if resumed_from is None else keep_plan(team, sizes, resumed_from)
     sized, plans = replace(sizes, sharing=chosen.sharing), []
@@ -97,7 +97,7 @@ def plan_together(
 
 
 def choose_sharing(team: TeamSpec, sizes: Sizes, config: TrainConfig) -> SharingPlan:
-    """Return the best way that fits every worker."""
+    """Return the best sharing that fits every worker."""
     if config.sharing == "sharded" and not sizes.can_split:
         raise ConfigError(
             "train.sharing is sharded, but with train.dm or train.items_from the item table cannot be divided: "
@@ -127,7 +127,7 @@ def choose_sharing(team: TeamSpec, sizes: Sizes, config: TrainConfig) -> Sharing
 
 
 def keep_plan(team: TeamSpec, sizes: Sizes, resumed_from: SharingPlan) -> SharingPlan:
-    """Return the way that a training began with. Raises ResourceError if it no longer fits."""
+    """Return the sharing that a training began with. Raises ResourceError if it no longer fits."""
     sized = replace(sizes, sharing=resumed_from.sharing)
     places = _chunk_places(team, sized, resumed_from.num_blocks)
     if resumed_from.num_blocks > 1:
@@ -149,7 +149,7 @@ def _sharing(team: TeamSpec, config: TrainConfig, mode: str) -> Sharing:
 
 
 def _fit(team: TeamSpec, sizes: Sizes, config: TrainConfig, mode: str) -> SharingPlan | None:
-    """Return this way of sharing with a division that fits all workers; None if none fits."""
+    """Return this mode of sharing with a division that fits all workers; None if none fits."""
     sized = replace(sizes, sharing=_sharing(team, config, mode))
     for num_blocks in sized.sharing.block_counts(sizes.can_split, MAX_BLOCKS):
         places = _chunk_places(team, sized, num_blocks)
