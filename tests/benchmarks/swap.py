@@ -46,6 +46,7 @@ FASTEST = {"vector_size": 128, "negative": 8, "threads": 2}
 EPOCHS, REPEATS = 6, 5  # so many epochs that the curve has a point at each one's end
 RATIO_MARK, STALL_MARK = 1.05, 0.03
 ROW_BYTES = 4 * 128 + 4
+DROPS_CACHES = True
 BARE = "in memory, as much bare traffic beside"
 HALVES = "swapping, bfloat16"
 
@@ -142,7 +143,8 @@ def run_alone(
 ) -> dict[str, Any]:
     """`python -m surf2vec.trainer` into an empty store: what it tells of itself, and the bytes that it had from the disk."""
     shutil.rmtree(store_dir, ignore_errors=True)
-    drop_caches()
+    if DROPS_CACHES:
+        drop_caches()
     config = corpus_dir.with_name("config.json")
     config.write_text(json.dumps({**settings, "epochs": epochs}))
     command = [sys.executable, "-m", "surf2vec.trainer", "--corpus", str(corpus_dir), "--store", str(store_dir)]
@@ -166,4 +168,6 @@ def run_alone(
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark(measure_swap, small={"repeats": 1, "NUM_USERS": 20_000, "PARTITIONS": 8}))
+    sys.exit(
+        run_benchmark(measure_swap, small={"repeats": 1, "NUM_USERS": 20_000, "PARTITIONS": 8, "DROPS_CACHES": False})
+    )
