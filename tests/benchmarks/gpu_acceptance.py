@@ -53,7 +53,7 @@ Calls = Mapping[str, Sequence[CardStep]]
 CALLS: Calls = {
     "1": (
         CardStep("machine", 60), CardStep("tiles", 70), CardStep("whole", 110), CardStep("speed", 70), CardStep("copies", 25),
-        CardStep("atomics", 25), CardStep("sanitized", 70), CardStep("knobs", 60),
+        CardStep("sanitized", 70), CardStep("knobs", 60),
     ),
     "2": (
         CardStep("tiles", 60), CardStep("knobs", 80), CardStep("core", 150), CardStep("counters", 60), CardStep("team", 50),

@@ -32,14 +32,14 @@ TARGETS = (75, 80, 86, 89, 90, 120)
 """Compute capabilities: T4; A100; RTX 3060 to 3090; RTX 4070, L4; H100, H200; RTX 50."""
 
 PROGRAMS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
-    f"{name}, {dims} numbers": ({"vector_size": dims, **settings}, warps)
+    f"{name}, {dims} dimensions": ({"vector_size": dims, **settings}, warps)
     for dims in (64, 128)
     for name, settings, warps in (
         ("16 shared by 32", {"negative": 16}, (4, 8)),
         ("32 shared by 32", {"negative": 32}, (4, 8)),
     )
 } | {
-    f"trail: {negatives} shared by 32, {dims} numbers": (
+    f"trail: {negatives} shared by 32, {dims} dimensions": (
         {"parts": "trail", "vector_size": dims, "trail_negative": negatives}, (4, 8),
     ) for dims, negatives in ((64, 64), (32, 128))
 }  # fmt: skip

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks import gpu_acceptance
-from tests.benchmarks.acceptance.report import Report
 from tests.benchmarks.gpu_acceptance import CALLS, ROOT, STOPPED, Calls, CardStep, all_steps, select_steps
 
 HEAD = """
@@ -125,14 +124,11 @@ def test_page_and_archive_come_back_after_each_step(
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["all.tgz", "page.md"], "at most 8 come back"
 
 
-def test_without_a_card_it_stops_after_the_machine(work: Path, tmp_path: Path) -> None:
+def test_without_a_card_or_time_steps_are_skipped(work: Path, tmp_path: Path) -> None:
     assert run(work, call_of("cardless", "fine")) == 0
     assert rows_of(tmp_path / "out" / "page.md")[-1][:3] == ["SKIPPED", "fine", "the whole step"]
     assert run(work, call_of("cardless", "fine"), "--rehearse") == 0
     assert ["PASS", "fine", "begun"] in [row[:3] for row in rows_of(tmp_path / "out" / "page.md")]
-
-
-def test_steps_for_which_no_time_is_left_are_skipped(work: Path, tmp_path: Path) -> None:
     assert run(work, call_of("fine"), "--seconds", "0") == 0
     assert rows_of(tmp_path / "out" / "page.md")[0][4] == "no time was left: raise --seconds"
 
@@ -173,21 +169,6 @@ def test_only_takes_steps_of_any_call_in_the_order_given(work: Path, capsys: pyt
     with pytest.raises(SystemExit):
         run(work, CALLS, "--only", "tales")
     assert "there is no step 'tales'" in capsys.readouterr().err
-
-
-def test_what_is_most_important_comes_first() -> None:
-    assert [step.name for step in CALLS["1"]][:3] == ["machine", "tiles", "whole"]
-    for step in all_steps(CALLS).values():
-        assert (ROOT / "tests" / "benchmarks" / "acceptance" / f"{step.name}.py").exists()
-
-
-def test_a_line_is_in_the_file_at_once(tmp_path: Path) -> None:
-    report = Report(tmp_path / "step.json", rehearses=False)
-    report.add("first", True, figure=1)
-    reported = json.loads((tmp_path / "step.json").read_text())
-    assert reported["step"] == "step"
-    assert reported["lines"] == [{"line": "first", "verdict": "PASS", "why": "", "figures": {"figure": 1}}]
-    assert (report.size(5, 2), Report(tmp_path / "other.json", rehearses=True).size(5, 2)) == (5, 2)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ trainer/training/device_engine.py copies the tensors to the device.
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,30 +49,20 @@ def copy_back(copied: DeviceRecord, record: Any) -> None:
             copy_back(getattr(copied, name), value)
 
 
-@dataclass(frozen=True)
-class Scratch:
-    """Temporary arrays of a pass, for at least its users and tokens.
+def make_scratch(num_users: int, num_tokens: int, device: torch.device) -> DeviceRecord:
+    """Return temporary arrays for passes of up to so many users and tokens.
 
     keys int64[N]; targets int32[T]: of each history, from the start of its tokens on: twice a position, plus 1 if backward;
     num_targets int32[M]; coming int32[M]: the places of each stream's users with targets, from its start on; num_coming int32[S].
     """
-
-    keys: torch.Tensor
-    targets: torch.Tensor
-    num_targets: torch.Tensor
-    coming: torch.Tensor
-    num_coming: torch.Tensor
-
-
-def make_scratch(num_users: int, num_tokens: int, device: torch.device) -> Scratch:
-    """Return scratch arrays for passes of up to so many users and tokens."""
-    return Scratch(
-        torch.empty(num_users, dtype=torch.int64, device=device),
-        torch.empty(num_tokens, dtype=torch.int32, device=device),
-        torch.empty(num_users, dtype=torch.int32, device=device),
-        torch.empty(num_users, dtype=torch.int32, device=device),
-        torch.empty(most_streams(num_users), dtype=torch.int32, device=device),
-    )
+    lengths = {
+        "targets": num_tokens,
+        "num_targets": num_users,
+        "coming": num_users,
+        "num_coming": most_streams(num_users),
+    }
+    arrays = {name: torch.empty(length, dtype=torch.int32, device=device) for name, length in lengths.items()}
+    return DeviceRecord(**arrays, keys=torch.empty(num_users, dtype=torch.int64, device=device))
 
 
 class Event:
@@ -80,24 +70,19 @@ class Event:
 
     def __init__(self, stream: torch.cuda.Stream | None) -> None:
         self._at = time.perf_counter()
-        self._event = torch.cuda.Event(enable_timing=True, blocking=True) if stream else None
-        if self._event:
-            self._event.record(stream)
+        self.event = torch.cuda.Event(enable_timing=True, blocking=True) if stream else None
+        if self.event:
+            self.event.record(stream)
 
     def wait(self) -> None:
         """Wait until the stream has reached this event."""
-        if self._event:
-            self._event.synchronize()
-
-    def hold(self, stream: torch.cuda.Stream | None) -> None:
-        """Make later work of this stream wait for this event."""
-        if stream and self._event:
-            stream.wait_event(self._event)
+        if self.event:
+            self.event.synchronize()
 
     def seconds_since(self, earlier: "Event") -> float:
         """Return the seconds from an earlier event to this one; both have happened."""
-        if self._event and earlier._event:
-            return earlier._event.elapsed_time(self._event) / 1000
+        if self.event and earlier.event:
+            return earlier.event.elapsed_time(self.event) / 1000
         return self._at - earlier._at
 
 
@@ -114,7 +99,8 @@ class Stream:
 
     def after(self, event: Event) -> None:
         """Make later work wait for an event of another stream."""
-        event.hold(self._stream)
+        if self._stream and event.event:
+            self._stream.wait_event(event.event)
 
     def mark(self) -> Event:
         """Return the event that all work so far is done."""

@@ -21,7 +21,7 @@ import triton
 
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, ResourceError
-from surf2vec.trainer.kernels.device import DeviceRecord, Scratch, copy_back, make_scratch, on_device
+from surf2vec.trainer.kernels.device import DeviceRecord, copy_back, make_scratch, on_device
 from surf2vec.trainer.kernels.programs import list_targets, list_users, round_user, score_trail_token
 from surf2vec.trainer.kernels.signature import TRAIL_TILE_USERS, Pass, backward_of, trail_values
 from surf2vec.trainer.kernels.tile_program import train_stream
@@ -88,16 +88,13 @@ def train_users(users: Rows, items: Items, work: Pass) -> int:
 def train_trail(trail: TrailItems, work: Pass, tables: TrailTables, backward: float, epoch: int) -> int:
     """Train the targets of the users `work.order` as trainer.kernels.trail.train_trail. Copies all to the device and back."""
     device = find_device()
-    device_trail, scratch = (
-        on_device(trail, device, **vars(tables)),
-        make_scratch(len(work.hashes), len(work.tokens), device),
-    )
-    launch_trail(device_trail, on_device(work, device, streams=work.streams), scratch, backward, epoch)
-    copy_back(device_trail, trail)
+    rows, scratch = on_device(trail, device, **vars(tables)), make_scratch(len(work.hashes), len(work.tokens), device)
+    launch_trail(rows, on_device(work, device, streams=work.streams), scratch, backward, epoch)
+    copy_back(rows, trail)
     return int(scratch.num_targets[: len(work.order)].sum())
 
 
-def launch(users: DeviceRecord, outputs: DeviceRecord, work: DeviceRecord, scratch: Scratch) -> None:
+def launch(users: DeviceRecord, outputs: DeviceRecord, work: DeviceRecord, scratch: DeviceRecord) -> None:
     """Start a pass over the users `work.order` on the device, in the current stream, without waiting."""
     config = work.config
     rows = (users.vectors, users.squares, outputs.vectors, outputs.squares, None, None, None, None)
@@ -110,27 +107,23 @@ def launch(users: DeviceRecord, outputs: DeviceRecord, work: DeviceRecord, scrat
     _launch(work, scratch, rows, tables, (0, 0, 1), numbers, constants)
 
 
-def launch_trail(trail: DeviceRecord, work: DeviceRecord, scratch: Scratch, backward: float, epoch: int) -> None:
+def launch_trail(trail: DeviceRecord, work: DeviceRecord, scratch: DeviceRecord, backward: float, epoch: int) -> None:
     """Start the training of the trail on the device, in the current stream, without waiting.
 
     It has the scratch arrays of the interest; so a pass's users and its trail are trained one after the other.
     """
     config, every = work.config, min(work.config.trail_every, work.config.epochs)
-    rows = (
-        None,
-        None,
-        *(tensor for one in (trail.outputs, trail.inputs, trail.lags) for tensor in (one.vectors, one.squares)),
-    )
+    tables = [tensor for rows in (trail.outputs, trail.inputs, trail.lags) for tensor in (rows.vectors, rows.squares)]
     constants = {
         "D": trail.outputs.vectors.shape[1], "K": config.trail_negative, "M": TRAIL_TILE_USERS, "W": config.trail_window,
         "NUM_FREE": config.trail_size, "IS_TRAIL": True, "IS_ADAGRAD": True, "IS_FROZEN": False,
     }  # fmt: skip
     numbers, turn = (0.0, 0.0, 0.0, math.log(config.negative_weight)), (backward_of(backward), epoch % every, every)
-    _launch(work, scratch, rows, trail, turn, numbers, constants)
+    _launch(work, scratch, (None, None, *tables), trail, turn, numbers, constants)
 
 
 def _launch(
-    work: DeviceRecord, scratch: Scratch, rows: tuple[Any, ...], tables: DeviceRecord, turn: tuple[int, int, int],
+    work: DeviceRecord, scratch: DeviceRecord, rows: tuple[Any, ...], tables: DeviceRecord, turn: tuple[int, int, int],
     numbers: tuple[float, ...], constants: dict[str, Any],
 ) -> None:  # fmt: skip
     """List the targets of each user, then the users of each stream that have any, and train them, an inner loop without branches.
@@ -173,7 +166,7 @@ def score_trail(
         )  # fmt: skip
 
 
-def round_users(users: DeviceRecord, halves: torch.Tensor, work: DeviceRecord, scratch: Scratch) -> None:
+def round_users(users: DeviceRecord, halves: torch.Tensor, work: DeviceRecord, scratch: DeviceRecord) -> None:
     """Write the vectors of a pass's users as bfloat16 to halves int16[n, D], with the bits of first_rows.round_to_bfloat16."""
     num_users, num_dims = users.vectors.shape
     round_user[(num_users,)](
@@ -181,7 +174,7 @@ def round_users(users: DeviceRecord, halves: torch.Tensor, work: DeviceRecord, s
     )
 
 
-def _unmixed_keys(work: DeviceRecord, scratch: Scratch) -> torch.Tensor:
+def _unmixed_keys(work: DeviceRecord, scratch: DeviceRecord) -> torch.Tensor:
     """Return the users' keys of the epoch, int64[N], which each program mixes."""
     key = np.uint64(work.epoch_key).view(np.int64).item()
     return torch.bitwise_xor(work.hashes, key, out=scratch.keys[: len(work.hashes)])

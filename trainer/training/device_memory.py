@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from surf2vec.trainer.config import TrainConfig
-from surf2vec.trainer.kernels.device import DeviceRecord, PinnedPages, Scratch, as_tensor, make_scratch
+from surf2vec.trainer.kernels.device import DeviceRecord, PinnedPages, as_tensor, make_scratch
 from surf2vec.trainer.kernels.signature import most_streams
 from surf2vec.trainer.model.rows import Rows
 from surf2vec.trainer.training.curve import MAX_SAMPLES
@@ -40,7 +40,7 @@ class Buffers:
     rows: DeviceRecord
     halves: torch.Tensor
     arrays: dict[str, torch.Tensor]
-    scratch: Scratch
+    scratch: DeviceRecord
     results: dict[str, torch.Tensor]
     host_results: dict[str, NDArray[np.float32]]
 

@@ -14,7 +14,6 @@ from surf2vec.trainer.errors import ConfigError, SurfError
 from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
 from surf2vec.trainer.gensim.warm_start import apply_warm_start
 from surf2vec.trainer.kernels import Kernel, pick_kernel
-from surf2vec.trainer.model.rows import Items
 from surf2vec.trainer.plan.schedule import ScheduleStep
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.manifests import next_generation
@@ -155,7 +154,7 @@ def make_engine(
 
 @dataclass
 class Training:
-    """A training in progress. block, items, targets: the item block being trained; block is -1 before the first."""
+    """A training in progress. block, targets: of the item block being trained; block is -1 before the first."""
 
     job: Job
     identity: str
@@ -168,7 +167,6 @@ class Training:
     on_event: OnEvent
     compile_seconds: float
     block: int = -1
-    items: Items = field(init=False)
     targets: Targets = field(init=False)
     reported_position: int = 0
     clock: float = 0.0
@@ -240,10 +238,10 @@ class Training:
                 self._record(self.engine.settle())
                 self.engine.update_host()
             self.targets = schedule.blocks.targets(step.block)  # while the block is still being read
-            self.items, self.block = items.admit(step.block), step.block
+            block_items, self.block = items.admit(step.block), step.block
             if following := schedule.step(position + step.chunk.stop - step.place):
                 items.prefetch(following.block)
-            self.engine.admit_block(self.items, self.targets)
+            self.engine.admit_block(block_items, self.targets)
 
     def _stage_next(self, now: PartitionPass) -> PartitionPass | None:
         """Make and stage the next pass; None if its micro-partition is in progress, or its item block another one."""

@@ -29,7 +29,7 @@ def train_millions(report: Report, dtype: str) -> None:
     """A training by place of its users, with the share of time in which the card had nothing to do."""
     corpus, store = shared_corpus(report), report.folder / "store"
     overhead_bytes = table_bytes = 0
-    for place in ("in memory", "swapped")[report.size(0, 1) :]:
+    for place in ("in memory", "swapped")[: report.size(2, 1)]:
         shutil.rmtree(store, ignore_errors=True)
         swapped_bytes = overhead_bytes + int(ROOM_SHARE * table_bytes) + ROOM_BYTES
         host_bytes = swapped_bytes if place == "swapped" else PLENTY_BYTES
