@@ -9,7 +9,7 @@ import ast
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -41,6 +41,16 @@ def find_oversized(path: Path, text: str) -> Iterator[str]:
             yield f"{name}: {node.name} has {num_lines} lines, more than {limit}"  # type: ignore[attr-defined]
 
 
+def find_repeated(classes: Iterable[str]) -> Iterator[str]:
+    """Yield the names that two classes have: a class name means one thing."""
+    yield from (f"{count} classes are called {name}" for name, count in Counter(classes).items() if count > 1)
+
+
+def list_classes(text: str) -> list[str]:
+    """Return the names of the classes of a Python file."""
+    return [node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
+
+
 def main() -> int:
     """Print the count and what is too large; return the exit code."""
     files = [*(ROOT / "surf2vec").glob("*.py"), *(path for folder in PRODUCT for path in list_files(folder))]
@@ -55,6 +65,7 @@ def main() -> int:
     )
     checked = [path for path in files + list_files("tests") if path.suffix == ".py"]
     problems = [text for path in checked for text in find_oversized(path, path.read_text())]
+    problems += find_repeated(name for path in files if path.suffix == ".py" for name in list_classes(path.read_text()))
     if total > limit:
         problems.append(f"product code has {total:,} lines, more than {limit:,}: delete something first")
     print(*problems, sep="\n", end="\n" if problems else "")

@@ -1,6 +1,6 @@
 """The limits of `make lint` on the size of the code can fail."""
 
-from tests.code_limits import ROOT, SETTINGS, find_oversized
+from tests.code_limits import ROOT, SETTINGS, find_oversized, find_repeated, list_classes
 
 
 def test_what_is_too_large_is_named() -> None:
@@ -13,3 +13,9 @@ def test_what_is_too_large_is_named() -> None:
     assert list(find_oversized(path, klass)) == ["tasks/made_up.py: Grown has 201 lines, more than 200"]
     assert list(find_oversized(path, "\n" * 400)) == []
     assert list(find_oversized(path, "\n" * 401)) == ["tasks/made_up.py has 401 lines, more than 400"]
+
+
+def test_a_class_name_means_one_thing() -> None:
+    """Names of two classes are found, in one file or in two."""
+    names = [name for text in ("class Part:\n    class Row: ...\n", "class Part: ...\n") for name in list_classes(text)]
+    assert list(find_repeated(names)) == ["2 classes are called Part"]

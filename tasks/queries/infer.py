@@ -70,7 +70,7 @@ class Inference:
 
 
 @dataclass(frozen=True)
-class Release:
+class FrozenRelease:
     """What inference needs of a release. config: that of its training. counts: file of the training tokens of each item,
     int64[V]. projection_path: set if the release's vectors were reduced. token: the pairing token.
     """
@@ -113,7 +113,7 @@ class Release:
 class InferPart:
     """The users of some micro-partitions of a corpus, to be fitted to a release's items in batches of `rows`, into `path`."""
 
-    release: Release
+    release: FrozenRelease
     corpus: Corpus
     rows: int
     partitions: range
@@ -166,7 +166,7 @@ def infer(
     }
 
 
-def open_release(root: Root, release: str, folder: Path, settings: TrainConfig, on_event: OnEvent) -> Release:
+def open_release(root: Root, release: str, folder: Path, settings: TrainConfig, on_event: OnEvent) -> FrozenRelease:
     """Link the files of the release into `folder`. Logs which settings of the call differ from the training's and are ignored.
 
     Raises InputError without an export, DamageError if it is incomplete.
@@ -200,7 +200,7 @@ def open_release(root: Root, release: str, folder: Path, settings: TrainConfig, 
         wanted, used = getattr(settings, field.name), getattr(config, field.name)
         if wanted not in (used, field.default) and field.name != "commit_seconds":
             on_event("log", {"message": f"train.{field.name} is {used}, as in release {release}, not {wanted}"})
-    return Release(release, generation, config, vocabulary, folder / COUNTS, projection, token_of(export))
+    return FrozenRelease(release, generation, config, vocabulary, folder / COUNTS, projection, token_of(export))
 
 
 def _link(path: Path, folder: Path) -> Path:
@@ -230,7 +230,7 @@ def _follow_rules(root: Root, rules: dict[str, Any], config: IngestConfig) -> In
     return followed
 
 
-def _plan_rows(release: Release, memory_bytes: int) -> int:
+def _plan_rows(release: FrozenRelease, memory_bytes: int) -> int:
     """Returns the users in a batch: a multiple of the row group size. Raises ResourceError if memory is too small for one."""
     generation, item_bytes = release.generation, release.items.num_bytes
     vector_bytes = 4 * generation.vector_size
@@ -270,7 +270,7 @@ def _ingest(
 
 
 def _clean(
-    own: Root, query: Inference, config: IngestConfig, release: Release, on_event: OnEvent, fan_out: FanOut
+    own: Root, query: Inference, config: IngestConfig, release: FrozenRelease, on_event: OnEvent, fan_out: FanOut
 ) -> tuple[Corpus, int, int]:
     """Write the tokens of the users of `own`, as for the corpus of a night, with the release's vocabulary.
 

@@ -30,7 +30,7 @@ from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.tokens import Corpus, matching_partitions, open_corpus
 from surf2vec.trainer.system.fan_out import FanOut
 from surf2vec.trainer.training.infer import refit_held_out
-from surf2vec.trainer.training.job import RESULT_NEUTRAL, Job, Schedule, choose_parts
+from surf2vec.trainer.training.job import RESULT_NEUTRAL, Job, LearningSchedule, choose_parts
 from surf2vec.trainer.training.next_night import (
     PriorVectors,
     fold_night,
@@ -82,9 +82,9 @@ def why_full(request: NightRequest, base: BaseRelease | None, corpus: dict[str, 
     return None
 
 
-def night_schedule(config: TrainConfig) -> Schedule:
+def night_schedule(config: TrainConfig) -> LearningSchedule:
     """Return the schedule of an incremental night: few epochs and low rates, as items and most users hardly change."""
-    return Schedule(NIGHT_EPOCHS, config.alpha / 5, min(config.min_alpha, config.alpha / 50))
+    return LearningSchedule(NIGHT_EPOCHS, config.alpha / 5, min(config.min_alpha, config.alpha / 50))
 
 
 def plan_night(root: Root, champion: str | None, request: NightRequest, digest: str) -> NightPlan:

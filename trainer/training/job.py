@@ -21,7 +21,7 @@ RESULT_NEUTRAL = ("commit_seconds", "threads", "sharing", "exchange_tokens", "st
 
 
 @dataclass(frozen=True)
-class Schedule:
+class LearningSchedule:
     """Epochs and learning rates that replace the settings' in a training that begins from trained vectors."""
 
     epochs: int
@@ -44,7 +44,7 @@ class Job:
     device_memory_bytes: int | None = None
     warm_start: "WarmStart | None" = None
     start: str = ""
-    schedule: Schedule | None = None
+    schedule: LearningSchedule | None = None
 
     @property
     def training_config(self) -> TrainConfig:
@@ -127,5 +127,5 @@ def read_job(path: Path, kernel: str, host_memory_bytes: int, device_memory_byte
     values: dict[str, Any] = read_json(path)
     return Job(
         Path(values["corpus_dir"]), Path(values["store_dir"]), config_from_dict(values["config"]), host_memory_bytes, kernel,
-        device_memory_bytes, start=values["start"], schedule=Schedule(**values["schedule"]) if values["schedule"] else None,
+        device_memory_bytes, start=values["start"], schedule=LearningSchedule(**values["schedule"]) if values["schedule"] else None,
     )  # fmt: skip

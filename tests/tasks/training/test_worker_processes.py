@@ -28,7 +28,7 @@ from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, DamageError, ResourceError
 from surf2vec.trainer.store.generation import has_generation, open_generation
 from surf2vec.trainer.store.tokens import open_corpus
-from surf2vec.trainer.training.job import Job, Schedule, identity
+from surf2vec.trainer.training.job import Job, LearningSchedule, identity
 from surf2vec.trainer.training.loop import StoppedError, train
 from surf2vec.trainer.workers.group import WorkerLostError
 from tests.data.corpora import planted_histories, write_corpus
@@ -58,7 +58,7 @@ def listening() -> set[str]:
 
 @pytest.mark.slow
 def test_two_workers_train_what_one_would(tmp_path: Path) -> None:
-    job = make_job(tmp_path, start="after release r1, decay 0.9", schedule=Schedule(2, 0.05, 0.005))
+    job = make_job(tmp_path, start="after release r1, decay 0.9", schedule=LearningSchedule(2, 0.05, 0.005))
     crew, events, addresses, modes = WorkerProcesses(2, CPU, tmp_path / "workers"), [], set(), set()
 
     def on_event(name: str, values: dict[str, Any]) -> None:

@@ -11,13 +11,13 @@ from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, DamageError
 from surf2vec.trainer.gensim.warm_start import WarmStart
 from surf2vec.trainer.gensim.word2vec_format import NamedVectors
-from surf2vec.trainer.training.job import Job, Schedule, read_job, write_job
+from surf2vec.trainer.training.job import Job, LearningSchedule, read_job, write_job
 
 CONFIG = TrainConfig(vector_size=8, epochs=3, sharing="sharded")
 
 
-@pytest.mark.parametrize("schedule", [None, Schedule(2, 0.02, 0.002)])
-def test_a_job_comes_back(tmp_path: Path, schedule: Schedule | None) -> None:
+@pytest.mark.parametrize("schedule", [None, LearningSchedule(2, 0.02, 0.002)])
+def test_a_job_comes_back(tmp_path: Path, schedule: LearningSchedule | None) -> None:
     job = Job(tmp_path / "corpus", tmp_path / "store", CONFIG, 10**9, start="after release r1", schedule=schedule)
     write_job(job, tmp_path / "job.json")
     assert read_job(tmp_path / "job.json", "cpu", 10**9, None) == job

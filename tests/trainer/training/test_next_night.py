@@ -15,7 +15,7 @@ from surf2vec.trainer.store.tokens import Corpus, open_corpus
 from surf2vec.trainer.store.writer import open_pinned, pin_generation
 from surf2vec.trainer.system.files import describe_file, read_json, write_json
 from surf2vec.trainer.training.infer import freeze_items, infer_vectors, refit_held_out
-from surf2vec.trainer.training.job import Job, Schedule
+from surf2vec.trainer.training.job import Job, LearningSchedule
 from surf2vec.trainer.training.loop import train
 from surf2vec.trainer.training.next_night import (
     KNOWN_SQUARES,
@@ -71,7 +71,7 @@ def night(tmp_path: Path, name: str, base: Generation, changed: dict[str, list[i
     num_new = NEW_ITEMS if base.num_items == ITEMS else 0
     new_items = new_vectors(num_new)
     corpus = write_changed(tmp_path / name, changed, rows, base.num_items + num_new)
-    schedule = Schedule(2, 0.03, 0.003)
+    schedule = LearningSchedule(2, 0.03, 0.003)
     job = Job(
         tmp_path / name, tmp_path / "store", CONFIG, 4 * 10**9, start=f"after {base.generation}", schedule=schedule
     )
