@@ -125,7 +125,9 @@ def write_job(job: Job, path: Path) -> None:
 def read_job(path: Path, kernel: str, host_memory_bytes: int, device_memory_bytes: int | None) -> Job:
     """Read a job for a worker with this kernel and these budgets. Raises DamageError, ConfigError."""
     values: dict[str, Any] = read_json(path)
+    config = config_from_dict(values["config"])
+    schedule = LearningSchedule(**values["schedule"]) if values["schedule"] else None
+    folders = Path(values["corpus_dir"]), Path(values["store_dir"])
     return Job(
-        Path(values["corpus_dir"]), Path(values["store_dir"]), config_from_dict(values["config"]), host_memory_bytes, kernel,
-        device_memory_bytes, start=values["start"], schedule=LearningSchedule(**values["schedule"]) if values["schedule"] else None,
-    )  # fmt: skip
+        *folders, config, host_memory_bytes, kernel, device_memory_bytes, start=values["start"], schedule=schedule
+    )
