@@ -179,7 +179,8 @@ def _train_users(
         outputs, output_squares, corrections, u_MD, row_M, rows_K, counts_KM, turn_M, is_on_M, alpha_M, item_l2,
         num_items, handicap, D, K, NUM_FREE, False, IS_ADAGRAD, IS_FROZEN, HAS_WIDE_ATOMICS, PRECISION,
     )  # fmt: skip
-    weight_M = 1.0 / (1.0 + (length_M - 1 - (target_M >> 1)).to(tl.float32) * recency_rate)
+    age_M = tl.maximum(length_M - 1 - (target_M >> 1), 0)  # a lane without a user has none
+    weight_M = 1.0 / (1.0 + age_M.to(tl.float32) * recency_rate)
     l2_M = l2 / tl.sqrt(tl.maximum(length_M, 1).to(tl.float32))
     gradient_MD = weight_M[:, None] * (steps_MD - l2_M[:, None] * u_MD)
     gradient_MD = tl.where((_lanes(D) < NUM_FREE)[None, :], gradient_MD, 0.0)

@@ -129,7 +129,7 @@ SGD: dict[str, Any] = {"optimizer": "sgd"}
 @pytest.mark.parametrize(
     ("settings", "num_items", "recency", "tile_users"),
     [
-        ({"item_l2": 0.0}, 7, 0, 2), ({"item_l2": 0.2}, 7, 2.0, 3), ({"item_l2": 0.2}, 7, 0, 32),
+        ({"item_l2": 0.0}, 7, 0, 2), ({"item_l2": 0.2}, 7, 2.0, 3), ({"item_l2": 0.2}, 7, 1.0, 32),
         (SGD | {"item_l2": 0.2}, 7, 2.0, 32), (SGD | {"item_l2": 0.0}, 7, 0, 3),
         ({"vector_size": 1, "negative": 1, "bias": 0.0}, 1, 3, 2), ({"vector_size": 33, "negative": 9}, 1, 3, 5),
         ({"vector_size": 63, "negative": 1}, 40, 3, 17), ({"vector_size": 128, "negative": 5}, 100, 3, 16),
