@@ -10,6 +10,7 @@ from rich.table import Table
 from surf2vec.tasks.root.wording import format_count, format_duration, format_key, format_value
 
 console = Console(markup=False, emoji=False, highlight=False)
+NESTED = (dict, list, tuple)
 PLAIN: dict[str, Any] = {"box": None, "pad_edge": False}
 
 
@@ -30,7 +31,7 @@ def show_run(result: dict[str, Any]) -> None:
         show_result(result)
         return
     values = {name: ", ".join(filter(None, texts)) for name, texts in result["facts"].items()}
-    places = {"tracking": "tracking_uri", "vectors": "export_dir", "report": "report"}
+    places = {"Tracking": "tracking_uri", "Vectors": "export_dir", "Report": "report"}
     values |= {"Alias": result["alias"] or "none"} | {name: result[key] for name, key in places.items()}
     show_table(("", ""), values.items(), title=f"release {result['release']}", show_header=False)
     show_funnel(result["funnel"], result["notes"])
@@ -94,10 +95,15 @@ def show_settings(result: dict[str, Any]) -> None:
 
 
 def show_result(result: dict[str, Any], indent: str = "") -> None:
-    """Print any result: first its lists, a line for each element, and the results in it; then its values."""
-    values = {
-        name: format_value(name, value) for name, value in result.items() if not isinstance(value, dict | list | tuple)
-    }
+    """Print any result: its lists, a line for each element, the results in it, and last its values, which sum it up.
+
+    In a result within another the values come first, as they name it.
+    """
+    values = {name: format_value(name, value) for name, value in result.items() if not isinstance(value, NESTED)}
+    width = max(map(len, values), default=0)
+    lines = [f"{indent}{format_key(name).ljust(width)}  {text}" for name, text in values.items()]
+    if indent and lines:
+        print(*lines, sep="\n")
     for name, value in result.items():
         if not value or name in values:
             continue
@@ -106,14 +112,13 @@ def show_result(result: dict[str, Any], indent: str = "") -> None:
             show_result(value, f"{indent}  ")
         elif not isinstance(value[0], dict):
             print(*(f"{indent}  {one}" for one in value), sep="\n")
-        elif any(isinstance(one, dict | list | tuple) for one in value[0].values()) or len(set(map(tuple, value))) > 1:
+        elif any(isinstance(one, NESTED) for one in value[0].values()) or len(set(map(tuple, value))) > 1:
             for one in value:
                 show_result(one, f"{indent}  ")
         else:
             show_records(value, f"{indent}  ")
-    width = max(map(len, values), default=0)
-    for name, text in values.items():
-        print(f"{indent}{format_key(name).ljust(width)}  {text}")
+    if lines and not indent:
+        print(*lines, sep="\n")
 
 
 def show_records(records: list[dict[str, Any]], indent: str) -> None:

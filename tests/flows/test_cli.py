@@ -183,7 +183,7 @@ def test_ids_and_pages_are_shown_with_their_control_characters_escaped(capsys: p
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         "items", "  score  url", f"  0.5    {SHOWN}", "seen", f"  {SHOWN}", "corpus", "  rows  1,234", f"  item  {SHOWN}",
-        "releases", "  pages", "    score  url", f"    0.5    {SHOWN}", "  bytes  2.0 kB",
+        "releases", "  bytes  2.0 kB", "  pages", "    score  url", f"    0.5    {SHOWN}",
     ]  # fmt: skip
     assert rf"{SHOWN}\nerror: forged" in err.replace("\n", "")
     assert not any(char in out + err for char in "\x1b\x07\u202e")
