@@ -89,5 +89,5 @@ def describe_night(run: Run, publish: PublishConfig) -> str:
     place, _, view = (page or "").partition("?")
     links = [f"[The run in MLflow]({page})", f"[The report]({place}/artifacts/report.html?{view})"] if page else []
     links += [f"The report as a file: {as_markdown(report)}", f"MLflow: {as_markdown(registered.tracking_uri)}"]
-    lines = [*list_night(record, "Time"), *(f"* {link}" for link in links)]
+    lines = [*list_night(record, "Items", "Time"), *(f"* {link}" for link in links)]
     return f"# {as_markdown(name_night(record))}\n\n" + "\n".join(lines)

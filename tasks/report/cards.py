@@ -7,7 +7,7 @@ from surf2vec.tasks.report.tables import list_facts
 from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.wording import as_markdown, format_bytes
 
-NIGHT = ("Users", "Items", "hit@10", "Gate", "Version")
+NIGHT = ("Users", "hit@10", "Gate", "Version")  # MLflow folds a longer description
 NUM_ID_CHARACTERS = 6
 
 
@@ -19,7 +19,7 @@ def name_night(record: RunRecord) -> str:
 
 
 def list_night(record: RunRecord, *more: str) -> list[str]:
-    """Returns what came of a run as a Markdown list: users, items, quality, gate, version, and more facts by name."""
+    """Returns what came of a run as a Markdown list: users, quality, gate, version, and more facts by name."""
     facts = list_facts(record)
     names = [name for name in (*NIGHT, *more) if name in facts]
     return [f"* **{name}** {as_markdown(', '.join(filter(None, facts[name])))}" for name in names]
@@ -45,7 +45,7 @@ def version_card(record: RunRecord, manifest: dict[str, Any], size_bytes: int, e
         f"Release {manifest['release']}: a vector of {manifest['vector_size']} dimensions for each of "
         f"{manifest['num_users']:,} users and for {manifest['num_items']:,} items, {format_bytes(size_bytes)}. They are {place}.",
         "",
-        *list_night(record, "Window", "Tokens")[2:],
+        *list_night(record, "Window", "Tokens")[1:],
         f"* **Origin** run {record.run_id}, corpus {manifest['created_from']['window_id']}, generation {manifest['generation']}, "
         f"{begun}",
         f"* **Space** {manifest['space_id']}: compare with releases of the same one only",

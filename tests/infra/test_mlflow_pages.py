@@ -28,7 +28,7 @@ PAGES = {  # what each must say, as regular expressions
         r"2026-01-14 · incremental · [0-9a-f]{6}", r"2026-01-12 · full · [0-9a-f]{6}", "3 matching runs",
     ],
     "run": [
-        r"2026-01-14 · incremental · [0-9a-f]{6}", r"Users [\d,]+, [\d,]+ changed since [0-9a-f]{12}", r"Items [\d,]+",
+        r"2026-01-14 · incremental · [0-9a-f]{6}", r"Users [\d,]+, [\d,]+ changed since [0-9a-f]{12}",
         r"hit@10 0\.\d{3}, popularity 0\.\d{3}", r"Gate Held by newest_day_events: the champion keeps serving\.",
         r"Version 3 of surf2vec-users, registered as challenger",
         r"Metrics \((2\d|30)\)", r"quality/hit_at_10\s+0\.\d{1,4}\n",

@@ -140,7 +140,7 @@ def test_the_run_has_params_curves_metrics_and_files(published: tuple[Root, Regi
     assert run.info.status == "FINISHED"
     assert run.info.run_name == "2015-05-18 · full · run-r1"
     described = run.data.tags["mlflow.note.content"].splitlines()
-    assert [line.split()[1] for line in described] == ["**Users**", "**Items**", "**hit@10**", "**Version**"]
+    assert [line.split()[1] for line in described] == ["**Users**", "**hit@10**", "**Version**"]
     assert described[-1] == "* **Version** 1 of surf2vec-users, registered as champion"
     # The night's.
     assert datetime.fromtimestamp(run.info.start_time / 1000, UTC) == datetime(2026, 11, 21, 4, tzinfo=UTC)

@@ -44,7 +44,6 @@ def test_a_night_is_a_list_of_facts() -> None:
     registered = {"model_name": "shop_users", "model_version": 7, "alias": "challenger"}
     assert list_night(record(steps=RECORD["steps"] | {"register": registered}), "Time") == [
         "* **Users** 1,379, with a vector",
-        "* **Items** 2,083, pages with a vector",
         "* **hit@10** 0.321, popularity 0.024",
         "* **Gate** Held by users: the champion keeps serving.",
         r"* **Version** 7 of shop\_users, registered as challenger",
