@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from surf2vec.tasks.config import ExportConfig
 from surf2vec.tasks.export.checks import check_disk, check_fit, check_memory, check_rows
 from surf2vec.tasks.export.index import BATCH_ROWS, IndexPlan, build_index, plan_index
-from surf2vec.tasks.export.reduction import PROJECTION_FILE, SecondMoment, project, read_projection, write_projection
+from surf2vec.tasks.export.reduction import PROJECTION_FILE, SecondMoment, project, read_projection
 from surf2vec.tasks.export.vector_files import (
     ITEM_BATCH_ROWS,
     ITEM_ROW_GROUP_ROWS,
@@ -183,7 +183,8 @@ def _write_projection(write: Writing, dim: int) -> dict[str, Any]:
         if frozen.shape == projection.shape:
             projection, kept = frozen, moment.kept_by(frozen)
     path = write.folder / PROJECTION_FILE
-    write_projection(path, projection)
+    with replace_file(path) as temporary, open(temporary, "wb") as file:
+        np.save(file, projection, allow_pickle=False)
     about = {"file": PROJECTION_FILE, "from_size": from_size, "explained_variance": round(kept, 6)}
     return about | describe_file(path)
 

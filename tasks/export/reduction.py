@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surf2vec.trainer.errors import DamageError
-from surf2vec.trainer.system.files import replace_file
 
 PROJECTION_FILE = "projection.npy"
 _BLOCK_ROWS = 8192
@@ -55,12 +54,6 @@ def project(vectors: NDArray[np.float32], projection: NDArray[np.float32] | None
     # In blocks, so that a row's bits depend only on its position in the block, not on the number of rows in the call.
     blocks = [vectors[start : start + _BLOCK_ROWS] @ projection for start in range(0, len(vectors), _BLOCK_ROWS)]
     return np.concatenate(blocks) if blocks else np.empty((0, projection.shape[1]), np.float32)
-
-
-def write_projection(path: Path, projection: NDArray[np.float32]) -> None:
-    """Write the projection as .npy, durably."""
-    with replace_file(path) as temporary, open(temporary, "wb") as file:
-        np.save(file, projection, allow_pickle=False)
 
 
 def read_projection(path: Path) -> NDArray[np.float32]:
