@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from surf2vec.tasks.config import PublishConfig
-from surf2vec.tasks.export.without_users import count_users, erase_from_export
+from surf2vec.tasks.export.without_users import erase_from_export
 from surf2vec.tasks.forgetting.copies import Copies, remove_releases, search_everywhere
 from surf2vec.tasks.forgetting.erase import erase_events, erase_state, find_rows
 from surf2vec.tasks.registry import tracking
@@ -118,8 +118,8 @@ def _check_others(copies: Copies) -> None:
     """Raise InputError if the champion's release would have no user left."""
     release = copies.champion.tags.get("release", "") if copies.champion else ""
     folder = copies.root.export(release)
-    manifest = read_json(folder / EXPORT_MANIFEST) if copies.found_in.get(folder) else {}
-    if manifest and (found := count_users(folder, copies.wanted)) == manifest["num_users"]:
+    found = copies.found_in.get(folder, 0)
+    if found and found == read_json(folder / EXPORT_MANIFEST)["num_users"]:
         raise InputError(
             f"these are all {found:,} users of release {release}: to forget all users, remove {copies.root.path} and its registry"
         )
