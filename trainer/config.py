@@ -125,7 +125,7 @@ class TrainConfig(TrainSettings):
     tile_users: int = setting(
         32,
         "Users per tile",
-        "Users who share negatives at each step (negative sampling: at most 4); 1: none.",
+        "Users who share negatives at each step (negative sampling: at most 2); 1: none.",
         ge=1,
         le=1024,
     )
@@ -198,9 +198,9 @@ class TrainConfig(TrainSettings):
     @property
     def num_lanes(self) -> int:
         """Users of a tile. The sigmoids of negative sampling do not bound the sum of their pulls as a softmax does: many users
-        at once would overshoot, and more so where the context moves, too. In a tree users take turns.
+        at once would overshoot. In a tree users take turns.
         """
-        most = self.tile_users if self.objective == "sampled_softmax" else 2 if self.dm else 4
+        most = self.tile_users if self.objective == "sampled_softmax" else 2
         return 1 if self.hs else min(self.tile_users, most)
 
     @property

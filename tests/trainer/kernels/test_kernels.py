@@ -380,6 +380,6 @@ def test_a_kernel_that_is_not_there_is_refused() -> None:
 def test_the_reason_says_what_threads_mean() -> None:
     assert "tiles of 32 users, deterministic" in pick_kernel("cpu", TrainConfig(threads=1)).reason
     assert "tiles" not in pick_kernel("cpu", TrainConfig(hs=1)).reason
-    assert "tiles of 4 users" in pick_kernel("cpu", TrainConfig(objective="negative_sampling")).reason
+    assert "tiles of 2 users" in pick_kernel("cpu", TrainConfig(objective="negative_sampling")).reason
     assert "without locks" in pick_kernel("cpu", TrainConfig(threads=2)).reason
     assert "deterministic" in pick_kernel("cpu", TrainConfig(threads=2, accumulate=64)).reason

@@ -36,7 +36,7 @@ def test_compiling_is_told_and_timed(monkeypatch: pytest.MonkeyPatch, is_compili
     monkeypatch.setattr(preparation, "PATIENCE_SECONDS", 0.05)
     slow = Kernel("cpu", "", lambda *_: bool(time.sleep(0.4)), is_compiling=lambda: is_compiling)
     lines: list[Any] = []
-    assert 0.4 <= warm_up(slow, TrainConfig(), lambda name, values: lines.append(values["message"])) < 5
+    assert 0.4 <= warm_up(slow, TrainConfig(parts="interest"), lambda name, values: lines.append(values["message"])) < 5
     assert lines == told
 
 
