@@ -134,7 +134,7 @@ def operate(path: Path, num: int, out: Path) -> None:
     root, at = Root(path), ("--root", str(path))
     for number in range(2, num + 1):
         steps = {
-            "register": lambda number=number: make_night(root, f"r{number}", PASSED, PUBLISH),
+            "register": lambda number=number: register(root, f"r{number}"),
             "rollback": lambda: run_surf2vec("rollback", *at),
             "promote": lambda: run_surf2vec("promote", *at, "--override", "load"),
             "gc": lambda: run_surf2vec("gc", *at),
@@ -145,6 +145,12 @@ def operate(path: Path, num: int, out: Path) -> None:
                 gone = [one["place"] for one in told.get("removed", [])]
                 serves = told.get("release", f"r{number}")
                 file.write(json.dumps({"step": name, "release": serves, "removed": gone}) + "\n")
+
+
+def register(root: Root, release: str) -> dict[str, Any]:
+    """Register a release that has passed the gate."""
+    make_night(root, release, PASSED, PUBLISH)
+    return {"release": release}
 
 
 def serve_once(
