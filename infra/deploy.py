@@ -115,7 +115,7 @@ def apply_automations(url: str | None, patience: Patience = Patience()) -> list[
 def _absent(after: set[str], expect: set[str], seconds: float, names: bool = True) -> EventTrigger:
     """Returns a trigger: one of our runs has no `expect` event within `seconds` after an `after` event.
 
-    names: an alarm names the run. A night is named anew once its window is known, so what spans that goes by the id alone.
+    names: an alarm names the run. A night gets a new name once its window is known, so use the id across that change.
     """
     labels = {"prefect.resource.id", "prefect.resource.name"} if names else {"prefect.resource.id"}
     return EventTrigger(

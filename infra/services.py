@@ -111,7 +111,7 @@ def find_postgres() -> Path:
 def make_cluster(binaries: Path, cluster: Path, account: str | None, password: str) -> None:
     """Make a PostgreSQL cluster in the folder `cluster`, with one superuser, `surf2vec`, and no access without password.
 
-    It is made beside `cluster` and renamed, so an incomplete one is made anew. Raises ResourceError with initdb's last lines.
+    It is made beside `cluster` and renamed, so an incomplete one is made again. Raises ResourceError with initdb's last lines.
     """
     unfinished, secret = cluster.with_name(".postgres"), cluster.with_name(".postgres-password")
     shutil.rmtree(unfinished, ignore_errors=True)

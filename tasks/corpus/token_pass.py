@@ -3,7 +3,7 @@
 Each micro-partition is written separately, on any thread. With a base (the corpus of an earlier night), users keep their rows. A
 user without events in the window keeps the row until the newest event is too old; then the row becomes a hole. New users come
 after all rows of the base. The rows to train are also written as a separate corpus, into `changed/`. A full night drops the holes
-and orders the users anew: first those with tokens, then those who stay without.
+and orders the users: first those with tokens, then those without.
 """
 
 from concurrent.futures import ThreadPoolExecutor

@@ -163,7 +163,7 @@ def _erase_generation(root: Root, generation: Generation, wanted: UserSet, name:
     if not folder.exists():
         raise DamageError(
             f"{folder} is missing, so the rows of generation {generation.generation} in {root.store} have no names: "
-            f"restore a copy, or remove {root.store / STORE_MANIFEST} and train anew; then run the same command again"
+            f"restore a copy, or remove {root.store / STORE_MANIFEST} and train again; then run the same command again"
         )
     corpus = open_corpus(folder)
     rows = find_rows(corpus, wanted)

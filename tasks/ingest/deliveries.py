@@ -162,7 +162,7 @@ def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], confi
             way_back = "" if old_rules.get("version") != rules["version"] else "set it back, or "
             shown = ", ".join(staying[:_NAMES_SHOWN]) + (", ..." if len(staying) > _NAMES_SHOWN else "")
             raise ConfigError(
-                f"{'; '.join(changes)} when {root.path} was made: {way_back}give all logs again in one call "
+                f"{'; '.join(changes)} when {root.path} was made: {way_back}pass all logs again in one call "
                 f"({len(staying):,} are missing: {shown}), or begin a new --root"
             )
     else:

@@ -128,7 +128,7 @@ class Catalog:
 
 def events_files(root: Root, entry: Mapping[str, Any]) -> Iterator[tuple[Path, dict[str, Any], str]]:
     """Return each events file of a source with its record and how to repair it, as `verify_all` takes them."""
-    way_out = f"give the log {entry['name']} again with `surf2vec run --logs`, which repairs it"
+    way_out = f"pass the log {entry['name']} to `surf2vec run --logs` again, which repairs it"
     return ((root.path / name, about, way_out) for name, about in sorted(entry["files"].items()))
 
 

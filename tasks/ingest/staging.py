@@ -268,7 +268,7 @@ def _explain_reading(path: Path, reader: BlockReader | None, error: duckdb.Error
     if reader or "No space left" in str(error):
         return error
     if "UTF8" in str(error):  # the rest of that message is a value from the file
-        return InputError(f"{path} has text that is not valid UTF-8, which Parquet demands: write it anew, or as CSV")
+        return InputError(f"{path} has text that is not valid UTF-8, which Parquet requires: write it again, or as CSV")
     return InputError(f"{path} cannot be read as Parquet ({type(error).__name__}): it is damaged; deliver it again")
 
 

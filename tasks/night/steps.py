@@ -75,7 +75,7 @@ def open_run(night: NightContext, ingested: records.IngestStep, logs: list[str])
 def _find_or_plan(night: NightContext, logs: list[str], on_event: OnEvent) -> Run:
     """Returns the run that the same command began before, or a new one, planned from the current champion.
 
-    A run that has not trained yet and began with another champion is planned anew. If the champion's record is missing, it is
+    A run that has not trained yet and started from another champion is planned again. If the champion's record is missing, it is
     restored from the registry first.
     """
     config, root = night.config, night.root

@@ -217,7 +217,7 @@ def referenced_folder(version: Version) -> Path:
     if not uri.startswith("file:///") or not folder.is_dir():
         raise DamageError(
             f"{version.place} was registered by reference to {uri}, which is not on this machine: moved, deleted, or its disk "
-            "is not mounted; nothing was changed: put that folder back as it was, or pull another version"
+            "is not mounted; nothing was changed: restore that folder, or pull another version"
         )
     return folder
 

@@ -10,7 +10,7 @@ runs it at load time. So they import nothing else of surf2vec, and surf2vec does
     neighbours, scores              with params {"k": 10}: nearest users by cosine, nearest first, the user left out
     items, item_scores              with params {"items": 10}: items by dot product, highest first
 
-With a column `pages`, a list of canonical URLs a row, oldest first, a vector's trail is summed up anew from the last of them. A
+With a column `pages`, a list of canonical URLs a row, oldest first, a vector's trail is computed from the last of them. A
 user who is unknown, or has no id, then has no interest: zeros. So has everybody if the release was reduced: its dimensions mix
 both parts. Pages that the release does not know are left out. A user without any other keeps last night's vector, or None.
 
@@ -115,7 +115,7 @@ def open_registered(context: Any) -> ReleaseReader:
         registered = Path(context.artifacts["manifest"]).read_bytes()
         folder = folder_of(context.model_config["export_uri"])
         way_out = (
-            "put the folder back as it was, load another version, or say where the folder is now with "
+            "restore the folder, load another version, or say where the folder is now with "
             'mlflow.pyfunc.load_model(..., model_config={"export_uri": "file:///the/folder"})'
         )
     else:

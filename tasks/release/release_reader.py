@@ -63,7 +63,7 @@ class ReleaseReader:
         return found.st_size, found.st_mtime_ns, found.st_ino
 
     def check(self, name: str) -> None:
-        """Raise unless the file is as it was at the first use."""
+        """Raise unless the file is unchanged since its first use."""
         now = self.stamp(name)
         if now != self.stamps.setdefault(name, now):
             raise self.error(f"{name} there has changed since it was opened", "open it, or load the model, again")

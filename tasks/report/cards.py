@@ -39,7 +39,9 @@ def version_card(record: RunRecord, manifest: dict[str, Any], size_bytes: int, e
     gate = record.steps.gate
     place = f"not in the registry but in {as_markdown(export_uri)}" if export_uri else "in the registry"
     begun = (
-        f"after release {record.base.release}" if record.base else f"trained anew: {record.full_because or 'as asked'}"
+        f"after release {record.base.release}"
+        if record.base
+        else f"everything trained: {record.full_because or 'as requested'}"
     )
     lines = [
         f"Release {manifest['release']}: a vector of {manifest['vector_size']} dimensions for each of "

@@ -22,7 +22,7 @@ from surf2vec.tasks.stores.places import Place, Side, Store, as_vectors, empty_d
 
 OPERATORS = {"users": "vector_cosine_ops", "items": "vector_ip_ops"}
 MAX_INDEXED_SIZE = 2000  # of pgvector's HNSW
-REBUILT_SHARE = 0.1  # if more of the rows change, building the index anew is quicker
+REBUILT_SHARE = 0.1  # if more of the rows change, rebuilding the index is faster
 FETCH_ROWS = 50_000
 ERRORS = (psycopg2.Error,)
 NAMES = "select relname from pg_class where relnamespace = current_schema()::regnamespace"

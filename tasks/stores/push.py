@@ -32,7 +32,7 @@ from surf2vec.trainer.system.files import digest_file
 
 CHECKED_ROWS = 100
 DIGEST_BYTES = 8
-ANEW_SHARE = 0.5  # if more of the rows change, a side is written anew
+REWRITE_SHARE = 0.5  # if more of the rows change, the whole side is written
 
 
 @dataclass(frozen=True)
@@ -115,14 +115,14 @@ def push(
         for kind, key in KEYS.items()
         for name, keys in compare(served[kind], wanted[kind], key).items()
     }
-    anew = whole or found["new"] + found["changed"] > ANEW_SHARE * len(wanted["users"])
+    is_rewritten = whole or found["new"] + found["changed"] > REWRITE_SHARE * len(wanted["users"])
     if not whole and serving and holds(serving, target):
         checked = check_side(store, serving, wanted)
         changed, message = False, f"release {target.release} serves there already: nothing to do"
     else:
         if whole or not holds(sides.get(name), target):
             on_event("log", {"message": f"writing side {name} of {store.place}"})
-            write_side(store, pushed, target, None if anew else serving, wanted, on_event)
+            write_side(store, pushed, target, None if is_rewritten else serving, wanted, on_event)
         checked = check_side(store, target, wanted)
         store.swap(replace(target, is_complete=True, serves=True))
         changed, message = True, f"release {target.release} serves there now"

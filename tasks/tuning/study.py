@@ -1,7 +1,7 @@
 """A search for settings: its bounds, the choice of the next trial, and its record.
 
 The most important training settings are searched within bounds. The next trial is a function of the ended trials and a seed
-(Optuna's multivariate TPE, created anew for each trial). A search that was killed therefore continues with the same trials.
+(Optuna's multivariate TPE, created for each trial). A search that was killed therefore continues with the same trials.
 The record, ROOT/tune/<study-id>.json, contains the ended trials and is replaced atomically after each. Each trial is an MLflow
 run below the run of its search; a trial that a kill kept out of MLflow is logged later. The winner becomes a configuration
 file.

@@ -1,6 +1,6 @@
 """`surf2vec repartition`: splits or joins the micro-partitions of a root that grew (or shrank).
 
-The events are sorted anew beside the old files. Renaming sources.json is the only commit point: if the command is killed before
+The events are sorted again beside the old files. Renaming sources.json is the only commit point: if the command is killed before
 it, the root is unchanged; the next writer of events removes what was left. Corpora, vectors and releases stay as they are, and
 the champion serves on. The next night is a full night: it builds its corpus in the new micro-partitions and begins with the
 champion's vectors (`surf2vec.tasks.training.beginning`).

@@ -92,9 +92,9 @@ def test_giving_the_log_again_repairs_altered_events(trained: tuple[Root, str], 
     path = max(root.events.rglob("*.parquet"))
     whole = path.read_bytes()
     path.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
-    with pytest.raises(DamageError, match="give the log .*b.csv again|give the log .*a.csv again") as told:
+    with pytest.raises(DamageError, match="pass the log .*[ab].csv to") as told:
         build_anew(root, trained[1])
-    log = re.search(r"give the log (\S+) again", str(told.value))
+    log = re.search(r"pass the log (\S+) to", str(told.value))
     assert log
     ingest(root, [log[1]], IngestConfig(), None, MEMORY_BYTES, 1, ignore_event)
     assert build_anew(root, trained[1]) == expected

@@ -36,7 +36,7 @@ def explain_damage(folder: Path) -> Iterator[None]:
     except DamageError as error:
         raise DamageError(
             f"{error}; nothing was trained on it: restore a copy, or remove {folder / STORE_MANIFEST} and the files in "
-            f"{folder / 'pinned'} that name it, and train anew"
+            f"{folder / 'pinned'} that name it, and train again"
         ) from None
 
 

@@ -15,7 +15,7 @@ from surf2vec.trainer.store.manifests import manifest_paths, read_manifest
 from surf2vec.trainer.store.writer import Writer, referenced_files
 
 _WAY_OUT = (
-    "restore a copy, or remove {} and run again: that may train anew, in another space, which the gate may hold back"
+    "restore a copy, or remove {} and run again: that may train everything, in another space, which the gate may hold"
 )
 
 

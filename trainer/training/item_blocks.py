@@ -110,7 +110,7 @@ class ItemBlocks:
         expected = self.rows(block)
         if expected is not None and (rows is None or not np.array_equal(rows, expected)):
             raise ConfigError(
-                f"the item blocks in {where} were divided by an earlier version of the program: use that version, or train anew "
+                f"the item blocks in {where} were divided by an earlier version of the program: use that version, or train again "
                 "from an empty store"
             )
 

@@ -87,9 +87,9 @@ def incompatibility(config: TrainConfig, base: Generation) -> str | None:
     if config.bias != base.bias:
         return f"its users have a train.bias of {base.bias:g}, not {config.bias:g}"
     if config.hs or base.config.hs:
-        return "a tree is made anew from each night's counts"
+        return "a tree is built from each night's counts"
     if base.num_blocks > 1:
-        return f"the item table is in {base.num_blocks} blocks, which are dealt anew by each night's counts"
+        return f"the item table is in {base.num_blocks} blocks, which are divided by each night's counts"
     return None
 
 

@@ -83,7 +83,7 @@ def prepare_resume(
         run_on_first(workers, lambda: redivide(generation, schedule))
         if generation.position:
             ended, share = epochs_done(manifest, schedule.config.epochs)
-            begins = f", of which {share:.0%} was done, begins anew" if share else " begins"
+            begins = f", of which {share:.0%} was done, starts again" if share else " begins"
             log(on_event, f"workers were {begun_by} and are {num_workers} now: epoch {ended + 1}{begins}")
         state.generation = open_generation(store_dir)
         state.record = read_record(state.generation.manifest, workers.rank)

@@ -103,7 +103,7 @@ class Record:
         return False, self.best is not None and (is_last or epoch + 1 - self.best["epoch"] >= patience)
 
 
-def begin_epoch_anew(manifest: dict[str, Any], epoch: int) -> dict[str, Any]:
+def restart_epoch(manifest: dict[str, Any], epoch: int) -> dict[str, Any]:
     """Return a manifest for another number of workers, who restart the epoch, from 0; it keeps the sums of earlier epochs."""
     loads = [Load(**load) for load in manifest.get("loads", [])]
     points = [point for point in manifest.get("curve", {}).get("points", []) if point["epoch"] <= epoch]

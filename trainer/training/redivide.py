@@ -18,7 +18,7 @@ from surf2vec.trainer.system.memory import private_bytes
 from surf2vec.trainer.system.units import size
 from surf2vec.trainer.training.item_blocks import ItemBlocks
 from surf2vec.trainer.training.job import Job, effective_recency
-from surf2vec.trainer.training.record import begin_epoch_anew
+from surf2vec.trainer.training.record import restart_epoch
 from surf2vec.trainer.training.schedule import Schedule
 
 KEPT_BYTES = 64 * 10**6
@@ -46,7 +46,7 @@ def redivide(generation: Generation, schedule: Schedule) -> None:
     """
     manifest, epochs = generation.manifest, schedule.config.epochs
     ended, _ = epochs_done(manifest, epochs)
-    values = begin_epoch_anew(manifest, ended) | {
+    values = restart_epoch(manifest, ended) | {
         "position": ended * schedule.num_positions // epochs, "num_positions": schedule.num_positions,
         "recency": schedule.recency, "plan": schedule.plan.to_json(),
     }  # fmt: skip
@@ -69,7 +69,7 @@ def join_item_blocks(job: Job, corpus: Corpus, on_event: OnEvent) -> None:
     if needed > job.host_memory_bytes:
         message = (
             f"the items stay in {generation.num_blocks} blocks: in one they need {size(needed)}, and the budget is "
-            f"{size(job.host_memory_bytes)}; the next night trains everything anew"
+            f"{size(job.host_memory_bytes)}; the next night trains everything"
         )
     else:
         _commit_in_blocks(generation, table, manifest | {"recency": effective_recency(generation.config, corpus)})

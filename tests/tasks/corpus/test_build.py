@@ -205,10 +205,12 @@ def test_an_altered_events_file_is_damage(tmp_path: Path, spared: slice) -> None
     altered = bytearray(len(whole))
     altered[spared] = whole[spared]
     path.write_bytes(altered)
-    with pytest.raises(DamageError, match=rf"{path} does not have the sha256 .*give the log log again"):
+    with pytest.raises(
+        DamageError, match=rf"{path} does not have the sha256 .*pass the log log to `surf2vec run --logs` again"
+    ):
         build(root)
     path.unlink()
-    with pytest.raises(DamageError, match=rf"{path} is missing; give the log log again with `surf2vec run --logs`"):
+    with pytest.raises(DamageError, match=rf"{path} is missing; pass the log log to `surf2vec run --logs` again"):
         build(root)
 
 

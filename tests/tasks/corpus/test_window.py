@@ -94,7 +94,7 @@ def test_a_missing_or_cut_events_file_is_named(root: Root) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(
         DamageError,
-        match=rf"{path} has [\d,]+ bytes where its manifest says .*; give the log .* again with `surf2vec run --logs`",
+        match=rf"{path} has [\d,]+ bytes where its manifest says .*; pass the log .* to `surf2vec run --logs` again",
     ):
         window.verify()
     path.unlink()

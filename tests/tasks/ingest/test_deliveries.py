@@ -65,7 +65,7 @@ def test_other_rules_want_all_logs_again(tmp_path: Path, root: Path) -> None:
     before = snapshot(root)
     with pytest.raises(ConfigError, match=r"granularity is 'host', but was 'page'.*1 are missing: .*b\.csv"):
         take_in(root, tmp_path / "a.csv", granularity="host")
-    with pytest.raises(ConfigError, match="give all logs again"):
+    with pytest.raises(ConfigError, match="pass all logs again"):
         take_in(root, granularity="host")
     assert snapshot(root) == before
     assert take_in(root, f"{tmp_path}/*.csv", granularity="host")["sources_replaced"] == 2

@@ -172,7 +172,7 @@ def test_a_root_of_older_rules_is_read_again_and_that_is_said(tmp_path: Path, ro
     catalog = read_catalog(Root(root))
     catalog.rules = {"version": 1, "timezone": "UTC", "granularity": "page", "prefix_depth": None, "keep_query": []}
     catalog.write(Root(root))
-    with pytest.raises(ConfigError, match=r"are of version 2, but were of 1 when .* made: give all logs again"):
+    with pytest.raises(ConfigError, match=r"are of version 2, but were of 1 when .* made: pass all logs again"):
         take_in(root)
     messages: list[str] = []
     take_in(root, log, on_event=lambda name, values: messages.append(values.get("message", "")))

@@ -204,9 +204,7 @@ def test_a_referenced_folder_that_is_not_as_registered_is_told_with_the_way_out(
     change(folder)
     with pytest.raises(RuntimeError, match=rf"release r1 has its files in .*an export ü%20, but {words}") as caught:
         load(folder, "reference", export_dir / "manifest.json")
-    assert "put the folder back as it was, load another version, or say where the folder is now with" in str(
-        caught.value
-    )
+    assert "restore the folder, load another version, or say where the folder is now with" in str(caught.value)
     assert 'model_config={"export_uri": "file:///the/folder"}' in str(caught.value)
 
 

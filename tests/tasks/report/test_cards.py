@@ -57,7 +57,7 @@ def test_a_version_has_its_figures_window_origin_privacy_and_gate() -> None:
         "128 dimensions for each of 1,379 users and for 2,083 items, 2.7 MB. They are in the registry.",
         "* **Window** 6 days, 2026-11-01 to 2026-11-06",
         "* **Tokens** 29,691, ",
-        "* **Origin** run 3af29a720ada, corpus w1, generation 4, trained anew: --full was given",
+        "* **Origin** run 3af29a720ada, corpus w1, generation 4, everything trained: --full was given",
         "pages of fewer than 3 people are left out; e-mail addresses and session ids are masked; user ids are pseudonyms",
         "| users, in\N{NO-BREAK SPACE}% of all | 68.9\N{NO-BREAK SPACE}% | &gt;=\N{NO-BREAK SPACE}80.0\N{NO-BREAK SPACE}% | "
         r"**held: 11.1"

@@ -330,5 +330,5 @@ def test_a_store_of_another_version_is_refused(corpus_dir: Path, tmp_path: Path)
     manifest = json.loads((tmp_path / "MANIFEST.json").read_text())
     del manifest["digest"]
     (tmp_path / "MANIFEST.json").write_text(json.dumps(manifest | {"format_version": 1}))
-    with pytest.raises(DamageError, match="is not a manifest of format .* or is of another version.*train anew"):
+    with pytest.raises(DamageError, match="is not a manifest of format .* or is of another version.*train again"):
         train(make_job(corpus_dir, tmp_path, epochs=1))

@@ -193,7 +193,7 @@ def test_what_is_begun_or_folded_is_not_done_twice(tmp_path: Path, base: Generat
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (TrainConfig(vector_size=16, hs=1), "a tree is made anew"),
+        (TrainConfig(vector_size=16, hs=1), "a tree is built"),
         (TrainConfig(vector_size=16, bias=0.25), r"its users have a train.bias of 0\.5, not 0\.25"),
         (TrainConfig(vector_size=9), "its vectors are of another kind"),
     ],

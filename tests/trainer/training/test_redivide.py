@@ -21,7 +21,7 @@ from surf2vec.trainer.store.writer import open_pinned
 from surf2vec.trainer.training.item_blocks import ItemBlocks
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import StoppedError, train
-from surf2vec.trainer.training.record import Load, Record, begin_epoch_anew, read_record
+from surf2vec.trainer.training.record import Load, Record, read_record, restart_epoch
 from surf2vec.trainer.training.redivide import epochs_done
 from tests.data.corpora import planted_histories, write_corpus
 from tests.roots.store_contents import find_topics, read_item_table
@@ -96,7 +96,7 @@ def test_what_each_worker_did_is_added_up_for_others() -> None:
     )
     record.curve.points = [{"epoch": 2.9}, {"epoch": 3.0}, {"epoch": 3.1}]
     record.curve.epoch_sums = [1.0, 1, 1.0, 1]
-    manifest = begin_epoch_anew(record.to_json() | {"stage": "training", "user": 1}, epoch=3)
+    manifest = restart_epoch(record.to_json() | {"stage": "training", "user": 1}, epoch=3)
     first, third = read_record(manifest, 0), read_record(manifest, 2)
     assert manifest["user"] == 1
     assert (first.bytes_read, first.peak_bytes, first.train_seconds, first.loads) == (10, 9, 5, [])
@@ -122,7 +122,7 @@ def test_two_workers_go_on_with_what_one_began_and_three_with_that(
             time.sleep(0.01)
         process.terminate()
         said = process.communicate(timeout=PATIENCE_SECONDS)[1]
-    assert "workers were 1 and are 2 now: epoch 3, of which 21% was done, begins anew" in said
+    assert "workers were 1 and are 2 now: epoch 3, of which 21% was done, starts again" in said
     two = open_generation(job.store_dir).manifest
     assert len(two["loads"]) == 2
     assert two["bytes_read"] >= left.manifest["bytes_read"]
