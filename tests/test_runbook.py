@@ -18,7 +18,7 @@ ALARMS = {
     "push_failed": "tasks/night/test_push_step.py::test_a_store_that_was_away_catches_up_by_a_push_or_by_the_next_night",
 }
 ERRORS = {
-    "bad_call": "flows/test_cli.py::test_the_help_of_every_command_has_an_example_that_parses",
+    "bad_call": "flows/test_cli.py::test_the_help_of_every_command_has_its_options_and_an_example_that_parses",
     "bad_config": "infra/test_stack.py::test_a_night_is_started_from_the_form",
     "bad_input": "tasks/ingest/test_rejects.py::test_a_log_that_comes_late_with_columns_that_the_message_sets",
     "too_many_rejects": "tasks/ingest/test_rejects.py::test_what_was_refused_is_taken_in_once_logs_or_settings_are_mended",

@@ -114,7 +114,7 @@ def count_partitions(con: duckdb.DuckDBPyConnection, params: dict[str, Any], win
     if {sum(num_events), sum(found.values())} != {window.num_events}:
         raise DamageError(
             f"the events files of the window do not have the {window.num_events:,} rows in {window.partitions} micro-partitions "
-            "that sources.json says: run `surf2vec doctor`, then pass the logs it names to `surf2vec run --logs` again, which repairs them"
+            "that sources.json says: run `surf2vec doctor`, then pass the logs it names to `surf2vec run --logs` again"
         )
     return num_events
 

@@ -27,7 +27,7 @@ from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.writer import lock_store, pin_generation
 from surf2vec.trainer.system.files import write_json
 from tests.faults.exits import run_dying
-from tests.roots.releases import make_release, write_run_record
+from tests.roots.releases import draw_generation, export_release, make_corpus, make_release, write_run_record
 from tests.roots.training import make_trained, rows_by_user
 from tests.tasks.upkeep.test_repartition import snapshot
 
@@ -121,6 +121,22 @@ def test_old_releases_go_whole_and_the_champion_stays(root: Root, tmp_path: Path
     check_champion(root, tmp_path / "out")
     again = collect(root)
     assert (again["removed"], again["bytes"]) == ([], 0)
+
+
+def test_what_a_full_disk_refused_has_room_after_gc(
+    root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def held_bytes() -> int:
+        return sum(path.stat().st_size for path in root.path.rglob("*") if path.is_file())
+
+    corpus_dir = make_corpus(Root(tmp_path), 10)
+    usage, room_bytes = shutil.disk_usage(root.path), held_bytes() + 1000
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=room_bytes - held_bytes()))
+    with pytest.raises(ResourceError, match="the export needs about .*: run `surf2vec gc`"):
+        export_release(root, "r7", corpus_dir, draw_generation(corpus_dir))
+    collect(root)
+    export = export_release(root, "r7", corpus_dir, draw_generation(corpus_dir))
+    assert (export / "manifest.json").exists()
 
 
 def test_a_dry_run_names_the_same_and_removes_nothing(root: Root) -> None:

@@ -1,7 +1,9 @@
 """Micro-partitions split and joined: events as if it had been so from the beginning; vectors and releases stay."""
 
 import hashlib
+import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,16 @@ from surf2vec.tasks.training.base import BaseRelease
 from surf2vec.tasks.training.beginning import _read_known
 from surf2vec.tasks.upkeep.doctor import examine
 from surf2vec.tasks.upkeep.repartition import repartition
+from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, DamageError, ResourceError
 from surf2vec.trainer.events import ignore_event
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.manifests import write_manifest
 from surf2vec.trainer.store.tokens import matching_partitions, open_corpus
 from surf2vec.trainer.store.writer import pin_generation
+from surf2vec.trainer.training import preparation
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 from tests.flows.test_nightly import write_logs
 from tests.roots.ingest import check_events, read_events, write_log
 from tests.roots.training import MEMORY_BYTES, make_trained, prepare, rows_by_user, train_root
@@ -147,6 +153,21 @@ def test_too_little_memory_is_refused(trained: Root, tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match="host_memory|--host-memory"):
         change(root, 2, 2 * 10**6)
     assert snapshot(root) == before
+
+
+def test_a_budget_too_small_for_one_micro_partition_fits_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "private_bytes", lambda: 10**8)  # whatever the tests before left
+    root, window_id = prepare(tmp_path / "root", 1)
+    job = Job(root.corpus(window_id), root.store, TrainConfig(vector_size=4096, epochs=1, threads=1), 1)
+    with pytest.raises(ResourceError, match="`surf2vec repartition`") as told:
+        train(job)
+    needed = re.search(r"needs ([\d.]+) MB", str(told.value))
+    assert needed
+    job = replace(job, host_memory_bytes=int(float(needed[1]) * 1e6) - 200_000)
+    with pytest.raises(ResourceError, match="the smallest plan needs"):
+        train(job)
+    change(root, 16)
+    assert train(replace(job, corpus_dir=root.corpus(build(root))))["tokens"] > 0
 
 
 def test_damage_is_named_and_never_carried_over(trained: Root, tmp_path: Path) -> None:
