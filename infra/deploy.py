@@ -73,10 +73,14 @@ def list_automations(webhook: UUID | None, patience: Patience = Patience()) -> l
     failed = ENDED - {"prefect.flow-run.Completed", "prefect.flow-run.Cancelled"}
     at_once = {"posture": Posture.Reactive, "threshold": 1, "within": timedelta(0)}
     add(
-        "alarm: a run failed", EventTrigger(expect=failed, match_related=OURS, **at_once),
-        *call("run_failed", "{{ flow_run.name }} of {{ deployment.name }} is {{ flow_run.state.name }}",
-              link="{{ flow_run|ui_url }}"),
-    )  # fmt: skip
+        "alarm: a run failed",
+        EventTrigger(expect=failed, match_related=OURS, **at_once),
+        *call(
+            "run_failed",
+            "{{ flow_run.name }} of {{ deployment.name }} is {{ flow_run.state.name }}",
+            link="{{ flow_run|ui_url }}",
+        ),
+    )
     started = ENDED | {f"prefect.flow-run.{name}" for name in ("Pending", "Running", "AwaitingConcurrencySlot")}
     late = _absent({"prefect.flow-run.Late"}, started, patience.late_seconds)
     add("alarm: a run did not start", late, *call("not_started", f"{RUN} was due and did not start"))

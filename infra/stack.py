@@ -169,9 +169,13 @@ class Stack:
         before = log.stat().st_size if log.exists() else 0
         argv = [sys.executable, "-m", *f"prefect worker start --pool {POOL} --type process --name native".split()]
         return self._start(
-            "worker", argv, lambda: b"started!" in log.read_bytes()[before:], self.client_environment | QUIET,
-            stops_children=True, folder=CODE,
-        )  # fmt: skip
+            "worker",
+            argv,
+            lambda: b"started!" in log.read_bytes()[before:],
+            self.client_environment | QUIET,
+            stops_children=True,
+            folder=CODE,
+        )
 
 
 def main() -> int:
@@ -191,8 +195,11 @@ def main() -> int:
         signal.signal(number, lambda *_: ended.set())
     try:
         with Stack(**vars(arguments)).running() as stack:
-            print(f"Prefect  http://127.0.0.1:{stack.ports['prefect']}\nMLflow   http://127.0.0.1:{stack.ports['mlflow']}\n"
-                  f"for clients: set -a; . {stack.folder / 'client.env'}; set +a", flush=True)  # fmt: skip
+            print(
+                f"Prefect  http://127.0.0.1:{stack.ports['prefect']}\nMLflow   http://127.0.0.1:{stack.ports['mlflow']}\n"
+                f"for clients: set -a; . {stack.folder / 'client.env'}; set +a",
+                flush=True,
+            )
             ended.wait()
     except SurfError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         rollback,
         sample_logs,
         word2vec,
-    )  # fmt: skip
+    )
     from surf2vec.tasks.night.config import PipelineConfig, load_config
 
 __version__ = "0.2.0"

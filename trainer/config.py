@@ -16,8 +16,11 @@ from surf2vec.trainer.errors import ConfigError
 TRAIL_BIASES = 2  # the last numbers of the trail's vectors: how popular items are, backward and forward
 MIN_TRAIL_SIZE = 2 + TRAIL_BIASES
 BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
-    "ge": ("at least", operator.ge), "gt": ("above", operator.gt), "le": ("at most", operator.le), "lt": ("below", operator.lt),
-}  # fmt: skip
+    "ge": ("at least", operator.ge),
+    "gt": ("above", operator.gt),
+    "le": ("at most", operator.le),
+    "lt": ("below", operator.lt),
+}
 
 
 def setting(default: Any, title: str, description: str, **bounds: float) -> Any:

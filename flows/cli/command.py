@@ -15,13 +15,19 @@ from surf2vec.flows.cli.show import show_result
 from surf2vec.tasks.root.wording import shown_values
 
 app = typer.Typer(
-    name="surf2vec", pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Example: surf2vec run --logs 'logs/*.csv.gz'", invoke_without_command=True,
-)  # fmt: skip
+    name="surf2vec",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: surf2vec run --logs 'logs/*.csv.gz'",
+    invoke_without_command=True,
+)
 
 TYPES: dict[Any, Any] = {
-    str | Path: Path, str | Path | None: Path | None, str | Sequence[str]: list[str], date | None: datetime | None,
-}  # fmt: skip
+    str | Path: Path,
+    str | Path | None: Path | None,
+    str | Sequence[str]: list[str],
+    date | None: datetime | None,
+}
 """Types of options where those of the API are too wide for Typer."""
 
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else there.")]

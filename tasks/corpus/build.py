@@ -244,9 +244,11 @@ class Build:
         evaluated_max, num_evaluated = find_key_max(keys, max_evaluated)
         key_max, num_held_out = find_key_max(keys, max_evaluated + num_choosing)
         return {
-            "held_out_key_max": key_max, "evaluated_key_max": evaluated_max, "num_held_out": num_held_out,
+            "held_out_key_max": key_max,
+            "evaluated_key_max": evaluated_max,
+            "num_held_out": num_held_out,
             "num_choosing": num_held_out - num_evaluated,
-        }  # fmt: skip
+        }
 
     def _nothing_left(self, way_out: str) -> InputError:
         left = self.stages

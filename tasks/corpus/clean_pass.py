@@ -155,9 +155,12 @@ def _clean_group(con: duckdb.DuckDBPyConnection, part: CorpusPart, group: range,
     counts_path = group_file(folder, group, "item_counts.parquet")
     pq.write_table(counts, counts_path, row_group_size=COUNTS_ROWS, compression="none", use_dictionary=False)
     return {
-        "users": len(users), "events": len(events), "in_order": num_in_order, "after_bots": len(without_bots),
+        "users": len(users),
+        "events": len(events),
+        "in_order": num_in_order,
+        "after_bots": len(without_bots),
         "after_repeats": len(kept),
-    }  # fmt: skip
+    }
 
 
 def _read_group(con: duckdb.DuckDBPyConnection, params: dict[str, Any]) -> tuple[pl.DataFrame, pa.Table, pa.Array, int]:

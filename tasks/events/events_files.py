@@ -15,9 +15,11 @@ EVENTS_SCHEMA = pa.schema(
 )  # fmt: skip
 # Delta encodings instead of dictionaries: a seventh smaller, and faster to write and to read.
 _ENCODINGS = {
-    "user_id": "DELTA_LENGTH_BYTE_ARRAY", "url": "DELTA_LENGTH_BYTE_ARRAY", "ts": "DELTA_BINARY_PACKED",
+    "user_id": "DELTA_LENGTH_BYTE_ARRAY",
+    "url": "DELTA_LENGTH_BYTE_ARRAY",
+    "ts": "DELTA_BINARY_PACKED",
     "line": "DELTA_BINARY_PACKED",
-}  # fmt: skip
+}
 
 
 def write_events(path: Path, rows: pa.RecordBatchReader) -> None:

@@ -1,1 +1,1 @@
-"""From the store to files of vectors, an index and the changes since the release before."""
+"""From the store to files of vectors and an index."""

@@ -123,9 +123,13 @@ def erase_from_corpus(root: Root, corpus: Corpus, rows: Rows) -> Corpus:
             held_out = np.load(corpus.path(f"{partition_name(partition)}.held_out.npy"))[kept]
             left = Tokens(histories.offsets, histories.tokens).take(kept)
             manifest["files"] |= write_partition(
-                building, partition, corpus.read_users(partition).take(pa.array(kept)), offsets=left.offsets,
-                tokens=left.tokens, held_out=held_out,
-            )  # fmt: skip
+                building,
+                partition,
+                corpus.read_users(partition).take(pa.array(kept)),
+                offsets=left.offsets,
+                tokens=left.tokens,
+                held_out=held_out,
+            )
             users[partition], tokens[partition] = len(kept), len(left.tokens)
             manifest["num_users"] -= len(gone)
             manifest["num_held_out"] -= int(histories.is_held_out[gone].sum())

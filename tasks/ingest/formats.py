@@ -242,9 +242,12 @@ def _recognise_delimited(log: LogFile, first: str, wanted: ColumnsConfig) -> Log
     delimiter = max(headers, key=lambda one: (count_found(headers[one]), len(headers[one])))
     header = headers[delimiter]
     return replace(
-        log, format="tsv" if delimiter == "\t" else "csv", delimiter=delimiter, header=header,
+        log,
+        format="tsv" if delimiter == "\t" else "csv",
+        delimiter=delimiter,
+        header=header,
         columns=find_columns(log.path, header, wanted),
-    )  # fmt: skip
+    )
 
 
 def _recognise_parquet(path: Path, wanted: ColumnsConfig) -> LogFile:

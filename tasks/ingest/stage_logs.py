@@ -64,9 +64,13 @@ def _stage_each(staging: Staging, progress: BytesRead) -> Iterator[Staged]:
     duckdb_bytes = max(spare * DUCKDB_SHARE // 100, min(staging.memory_bytes // 2, LEAST_DUCKDB_BYTES))
     num_stagers = max(1, min(AT_ONCE, len(staging.logs), duckdb_bytes // SOURCE_BYTES))
     shared = (
-        staging, progress, spare * PART_SHARE // 100 // num_stagers, check_fingerprint(staging.config, staging.user_key),
-        read_tombstones(staging.root), RemoteLogs(staging.downloads, staging.config),
-    )  # fmt: skip
+        staging,
+        progress,
+        spare * PART_SHARE // 100 // num_stagers,
+        check_fingerprint(staging.config, staging.user_key),
+        read_tombstones(staging.root),
+        RemoteLogs(staging.downloads, staging.config),
+    )
     free: SimpleQueue[Stager] = SimpleQueue()
 
     def stage(log: LogFile, source: SourceFile) -> Staged:

@@ -171,9 +171,13 @@ class Stager:
         """Load a log into the table `stg_lines`. Raises InputError when it cannot be read or changes meanwhile."""
         config, path = self.staging.config, glob.escape(str(log.path))
         params = {
-            "keeps_query": bool(config.keep_query), "max_url_bytes": MAX_URL_BYTES, "max_user_bytes": MAX_USER_BYTES,
-            "max_time_bytes": MAX_TIME_BYTES, "crawler_pattern": CRAWLER_PATTERN, "path": path,
-        }  # fmt: skip
+            "keeps_query": bool(config.keep_query),
+            "max_url_bytes": MAX_URL_BYTES,
+            "max_user_bytes": MAX_USER_BYTES,
+            "max_time_bytes": MAX_TIME_BYTES,
+            "crawler_pattern": CRAWLER_PATTERN,
+            "path": path,
+        }
         reader, sources = None, {}
         with self.remote.present(source):
             try:
@@ -210,9 +214,12 @@ class Stager:
     def _write_parts(self, log: LogFile, source: SourceFile, scale: TimeScale, parts: range) -> dict[int, list[Path]]:
         """Write the events of each part of `stg_lines`, one sorted file per day; adds to `int_refused_lines`."""
         params = {
-            "time_kind": scale.kind, "time_formats": list(self.staging.config.time_format) or ["%Y"], "is_dated": scale.is_dated,
-            "earliest": EARLIEST, "latest": self.staging.now + timedelta(days=1),
-        }  # fmt: skip
+            "time_kind": scale.kind,
+            "time_formats": list(self.staging.config.time_format) or ["%Y"],
+            "is_dated": scale.is_dated,
+            "earliest": EARLIEST,
+            "latest": self.staging.now + timedelta(days=1),
+        }
         rules = SourceRules(
             int(source.source_id, 16), self._url_rules, log.is_access_log, scale.is_dated, self.staging.partitions, self.user_key,
             self.forgotten,

@@ -32,8 +32,11 @@ from surf2vec.trainer.training.job import RESULT_NEUTRAL
 KINDS = {"integer": "integer", "number": "number", "boolean": "true, false", "array": "names", "string": "text"}
 SIGNS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 _NEUTRAL: Any = {
-    "resources": True, "gate": True, "train": True, "publish": {"keep_releases", "with_state", "stores"},
-}  # fmt: skip
+    "resources": True,
+    "gate": True,
+    "train": True,
+    "publish": {"keep_releases", "with_state", "stores"},
+}
 
 Train = Annotated[
     TrainConfig,

@@ -157,13 +157,15 @@ def _find_releases(root: Root, publish: PublishConfig, user_id: str) -> list[dic
         release = open_folder(path.parent)
         manifest, version = release.manifest, registered.numbers.get(release.manifest["release"])
         for _, vector in release.find_users({user_id}).values():
-            found.append({
-                "release": manifest["release"],
-                "version": version,
-                "aliases": [alias for alias, number in registered.aliases.items() if number == version],
-                "space_id": manifest["space_id"],
-                "norm": round(float(np.linalg.norm(vector)), 6),
-                "pages": _weigh_pages(root, manifest, user_id),
-                "vector": vector,
-            })  # fmt: skip
+            found.append(
+                {
+                    "release": manifest["release"],
+                    "version": version,
+                    "aliases": [alias for alias, number in registered.aliases.items() if number == version],
+                    "space_id": manifest["space_id"],
+                    "norm": round(float(np.linalg.norm(vector)), 6),
+                    "pages": _weigh_pages(root, manifest, user_id),
+                    "vector": vector,
+                }
+            )
     return sorted(found, key=lambda release: (release["version"] or 0, release["release"]))

@@ -103,10 +103,13 @@ class FrozenRelease:
         fields = [("user_id", pa.string()), ("vector", pa.list_(pa.float32(), self.vector_size))]
         schema = pa.schema(fields, metadata=self.token)
         return pq.ParquetWriter(
-            path, schema, use_dictionary=False, write_statistics=["user_id"],
+            path,
+            schema,
+            use_dictionary=False,
+            write_statistics=["user_id"],
             column_encoding={"user_id": "DELTA_BYTE_ARRAY"},
             compression={"user_id": "zstd", "vector.list.element": "none"},
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)
@@ -295,10 +298,12 @@ def _clean(
             write_item_ix(con, scratch, group)
         written = [one for part in fan_out.run(write_part, parts, on_event) for one in part]
     manifest = {
-        "partitions": window.partitions, "users": [one.users for one in written],
-        "tokens": [one.tokens for one in written], "held_out_key_max": -1,
+        "partitions": window.partitions,
+        "users": [one.users for one in written],
+        "tokens": [one.tokens for one in written],
+        "held_out_key_max": -1,
         "files": {name: about for one in written for name, about in one.files.items()},
-    }  # fmt: skip
+    }
     return Corpus(folder, manifest), num_users, num_unknown
 
 

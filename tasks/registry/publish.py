@@ -78,10 +78,13 @@ def publish_release(
         version = _copy_release(root, publish, record, export_dir, mlflow_run, version, on_event)
     settle_aliases(root, publish, version.number, record.steps.gate)
     registered = RegisterStep(
-        model_name=publish.model_name, model_version=version.number, mlflow_run_id=mlflow_run,
-        storage=version.tags.get("storage", "copy"), tracking_uri=mask_credentials(uri),
+        model_name=publish.model_name,
+        model_version=version.number,
+        mlflow_run_id=mlflow_run,
+        storage=version.tags.get("storage", "copy"),
+        tracking_uri=mask_credentials(uri),
         mlflow_page=mlflow_runs.find_page(uri, mlflow_run),
-    )  # fmt: skip
+    )
     ended = add_serving(root, publish, record.replace(steps=record.steps.replace(registered)))
     card = version_card(ended, manifest, _count_bytes(manifest), version.tags.get("export_uri"))
     with replace_file(export_dir / README) as temporary:
@@ -162,10 +165,14 @@ def list_metrics(record: RunRecord) -> list[Metric]:
     values |= {f"quality/{name}": value for name, value in export.metrics.items()}
     values |= {f"gate/{name}": gate.metrics.get(f"gate_{name}") for name in GATE}
     values |= {
-        "data/users": export.num_users, "data/items": export.num_items, "data/tokens": corpus.num_tokens,
-        "data/users_changed": corpus.num_changed, "data/items_new": corpus.num_new_items,
-        "cost/seconds": sum(step.seconds or 0 for step in steps.ended().values()), "cost/export_bytes": export.bytes,
-    }  # fmt: skip
+        "data/users": export.num_users,
+        "data/items": export.num_items,
+        "data/tokens": corpus.num_tokens,
+        "data/users_changed": corpus.num_changed,
+        "data/items_new": corpus.num_new_items,
+        "cost/seconds": sum(step.seconds or 0 for step in steps.ended().values()),
+        "cost/export_bytes": export.bytes,
+    }
     values |= {f"cost/train_{name}": measured[f"train_{name}"] for name in COST}
     metrics = [Metric(name, float(value), started_ms, 0) for name, value in values.items() if value is not None]
     for at in train.curve:

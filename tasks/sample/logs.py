@@ -159,15 +159,17 @@ def draw_visits(part: UserRange, world: World, day: int) -> pl.DataFrame:
     crawled = rng.integers(2500, 5000, len(crawlers))
     first = np.repeat(rng.integers(0, len(world.pages), len(crawlers)), crawled)
     num = len(items) + len(first)
-    visits = pl.DataFrame({
-        "key": np.concatenate([np.repeat(part.keys[users], lengths), np.repeat(crawlers, crawled)]),
-        "item": np.concatenate([items, (first + np.arange(len(first))) % len(world.pages)]),
-        "second": np.concatenate([_draw_seconds(lengths, rng), rng.integers(0, DAY_SECONDS, len(first))]),
-        "spelling": rng.integers(0, 65_536, num, np.uint16),
-        "tail": rng.integers(0, 65_536, num, np.uint16),
-        "is_bot": np.arange(num) >= len(items),
-        "broken": np.zeros(num, np.int8),
-    })  # fmt: skip
+    visits = pl.DataFrame(
+        {
+            "key": np.concatenate([np.repeat(part.keys[users], lengths), np.repeat(crawlers, crawled)]),
+            "item": np.concatenate([items, (first + np.arange(len(first))) % len(world.pages)]),
+            "second": np.concatenate([_draw_seconds(lengths, rng), rng.integers(0, DAY_SECONDS, len(first))]),
+            "spelling": rng.integers(0, 65_536, num, np.uint16),
+            "tail": rng.integers(0, 65_536, num, np.uint16),
+            "is_bot": np.arange(num) >= len(items),
+            "broken": np.zeros(num, np.int8),
+        }
+    )
     copied = visits.filter(pl.Series(rng.random(num) < BROKEN_RATIO))
     copied = copied.with_columns(broken=pl.Series(rng.integers(1, 4, len(copied), np.int8)))
     return pl.concat([visits, copied]).sort("second", maintain_order=True)

@@ -127,11 +127,13 @@ def make_events(visits: pl.DataFrame, day: date, world: World, tails: pl.Series)
     """Returns the events of visits: user_id, url, ts (UTC). A broken one lacks its user, URL or time."""
     spelling = np.searchsorted(np.cumsum(list(ORIGINS.values()))[:-1], visits["spelling"] / POOL_SIZE, side="right")
     origins, pages = pl.Series(list(ORIGINS)).gather(spelling), world.pages.gather(visits["item"])
-    events = pl.DataFrame({
-        "user_id": write_ids(visits["key"].to_numpy()),
-        "url": origins + pages + tails.gather(visits["tail"]),
-        "ts": np.datetime64(day, "us") + visits["second"].to_numpy().astype("m8[s]"),
-    })  # fmt: skip
+    events = pl.DataFrame(
+        {
+            "user_id": write_ids(visits["key"].to_numpy()),
+            "url": origins + pages + tails.gather(visits["tail"]),
+            "ts": np.datetime64(day, "us") + visits["second"].to_numpy().astype("m8[s]"),
+        }
+    )
     broken = visits["broken"]
     return events.with_columns(
         pl.when(broken != kind).then(name).alias(name) for kind, name in enumerate(events.columns, start=1)

@@ -126,13 +126,19 @@ def run_trial(
     finally:
         shutil.rmtree(store_dir, ignore_errors=True)
     metrics = {
-        "mrr": float((1 / ranks).mean()), "hit_at_10": float((ranks <= 10).mean()),
-        "hit_at_20": float((ranks <= 20).mean()), "seconds": round(seconds, 3), "tokens_per_second": tokens_per_second,
-    }  # fmt: skip
+        "mrr": float((1 / ranks).mean()),
+        "hit_at_10": float((ranks <= 10).mean()),
+        "hit_at_20": float((ranks <= 20).mean()),
+        "seconds": round(seconds, 3),
+        "tokens_per_second": tokens_per_second,
+    }
     trial = {
-        "settings": {name: getattr(config, name) for name in settings}, "config": dataclasses.asdict(config),
-        "metrics": metrics, "failure": failure, "ended_at_ms": round(1000 * time.time()),
-    }  # fmt: skip
+        "settings": {name: getattr(config, name) for name in settings},
+        "config": dataclasses.asdict(config),
+        "metrics": metrics,
+        "failure": failure,
+        "ended_at_ms": round(1000 * time.time()),
+    }
     return trial, 1 / ranks
 
 

@@ -1,1 +1,1 @@
-"""Who a user is: placement, pseudonyms, tombstones, and the users that a call is for."""
+"""Who a user is: pseudonyms, tombstones, and the users that a call is for."""

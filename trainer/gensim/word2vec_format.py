@@ -141,8 +141,12 @@ def _read_row(data: bytes, at: int, size: int) -> tuple[bytes, Any, int]:
 
 
 def write_word2vec(
-    path: Path, batches: Iterable[tuple[Names, NDArray[np.float32]]], num_rows: int, vector_size: int, binary: bool = True
-) -> int:  # fmt: skip
+    path: Path,
+    batches: Iterable[tuple[Names, NDArray[np.float32]]],
+    num_rows: int,
+    vector_size: int,
+    binary: bool = True,
+) -> int:
     """Replace `path`, durably, by a word2vec-format file of all batches, gzipped if it ends in .gz.
 
     A batch is n names and vectors float32[n, D]. All batches together have `num_rows` rows of `vector_size` numbers. Returns

@@ -115,10 +115,14 @@ def _tile(
     width, length, height = padded(num_lanes), padded(num_dims), padded(num_negatives, ROW_BLOCK)
     has_words = window > 0 and num_items == 0
     shapes = {
-        "hiddens": (width, length), "steps": (width, length), "negatives": (height, length),
-        "negative_steps": (height, length), "across": (length, width), "scores": (height, width),
+        "hiddens": (width, length),
+        "steps": (width, length),
+        "negatives": (height, length),
+        "negative_steps": (height, length),
+        "across": (length, width),
+        "scores": (height, width),
         "users": (width if has_words else 0, length),
-    }  # fmt: skip
+    }
     names = "rows next_rows corrections own_rows own_scores totals dots squares hidden_squares rates item_l2 alpha l2 scales"
     arrays = {name: scratch_rows(*shape) for name, shape in shapes.items()}
     arrays |= {name: scratch_rows(1, padded(max(height, width)))[0] for name in names.split()}

@@ -35,9 +35,13 @@ def train_trail(trail: TrailItems, work: Pass, tables: TrailTables, backward: fl
 
 
 def trail_vectors(
-    trail: TrailItems, tokens: NDArray[np.int32], starts: NDArray[np.int64], ends: NDArray[np.int64], window: int,
+    trail: TrailItems,
+    tokens: NDArray[np.int32],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    window: int,
     skipped: NDArray[np.int32] | None = None,
-) -> NDArray[np.float32]:  # fmt: skip
+) -> NDArray[np.float32]:
     """Return the trails of histories tokens[starts[i] : ends[i]], float32[n, D]. skipped int32[n]: pages to leave out."""
     vectors = np.empty((len(starts), trail.inputs.vectors.shape[1]), dtype=np.float32)
     skipped = np.full(len(starts), -1, dtype=np.int32) if skipped is None else skipped

@@ -27,8 +27,10 @@ SUM_BYTES = 65_536
 _PIECE_BYTES = 256 * SUM_BYTES
 _CODES = {"float32": "F32", "uint32": "U32", "uint16": "BF16"}  # numpy has no bfloat16: its halves are uint16
 _DTYPES: dict[str, np.dtype[Any]] = {
-    "F32": np.dtype(np.float32), "U32": np.dtype(np.uint32), "BF16": np.dtype(np.uint16),
-}  # fmt: skip
+    "F32": np.dtype(np.float32),
+    "U32": np.dtype(np.uint32),
+    "BF16": np.dtype(np.uint16),
+}
 
 Arrays = dict[str, NDArray[Any]]
 Shapes = dict[str, tuple[Any, tuple[int, ...]]]

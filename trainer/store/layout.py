@@ -94,9 +94,11 @@ def shapes_of_items(num_outputs: int, vector_size: int, num_inputs: int = 0, has
     Vectors come first, so that rows of full cache lines are aligned to cache lines.
     """
     return {
-        "outputs": (np.float32, (num_outputs, vector_size)), "inputs": (np.float32, (num_inputs, vector_size)),
-        "output_squares": (np.float32, (num_outputs,)), "input_squares": (np.float32, (num_inputs,)),
-    } | ({"rows": (np.uint32, (num_outputs,))} if has_rows else {})  # fmt: skip
+        "outputs": (np.float32, (num_outputs, vector_size)),
+        "inputs": (np.float32, (num_inputs, vector_size)),
+        "output_squares": (np.float32, (num_outputs,)),
+        "input_squares": (np.float32, (num_inputs,)),
+    } | ({"rows": (np.uint32, (num_outputs,))} if has_rows else {})
 
 
 def join_items(older: Items, newer: Items) -> Image:

@@ -41,9 +41,13 @@ class Targets:
 
 @np.errstate(over="ignore", invalid="ignore")  # where vectors are no longer finite, training is refused in words
 def token_losses(
-    targets: Targets, users: NDArray[np.float32], outputs: NDArray[np.float32], items: NDArray[np.int64],
-    negatives: NDArray[np.int64], rows: NDArray[np.int64] | None = None,
-) -> NDArray[np.float64]:  # fmt: skip
+    targets: Targets,
+    users: NDArray[np.float32],
+    outputs: NDArray[np.float32],
+    items: NDArray[np.int64],
+    negatives: NDArray[np.int64],
+    rows: NDArray[np.int64] | None = None,
+) -> NDArray[np.float64]:
     """Return the loss of each token, float64[m], predicted by its user alone; users [m, D], items [m], negatives [m, K].
 
     rows [m, 1 + K]: where `outputs` has the rows of item and negatives, if not by their numbers.
@@ -60,9 +64,12 @@ def token_losses(
 
 
 def softmax_losses(
-    scores: NDArray[np.float32], items: NDArray[np.int64], negatives: NDArray[np.int64],
-    corrections: NDArray[np.float32], handicap: float,
-) -> NDArray[np.float64]:  # fmt: skip
+    scores: NDArray[np.float32],
+    items: NDArray[np.int64],
+    negatives: NDArray[np.int64],
+    corrections: NDArray[np.float32],
+    handicap: float,
+) -> NDArray[np.float64]:
     """Return the loss of each token by a sampled softmax, float64[m]; scores [m, 1 + K] of items [m] and negatives [m, K]."""
     scores = scores.astype(np.float64)
     own, other = scores[:, 0] - (corrections[items] + handicap), scores[:, 1:] - corrections[negatives]

@@ -85,17 +85,22 @@ class DeviceMemory:
         lengths: dict[Any, dict[str, int]] = {
             np.int64: {
                 **dict.fromkeys(("starts", "ends", "hashes", "order"), sizes.users),
-                "streams": most_streams(sizes.users) + 1, "sampled_items": num_items, "sampled_users": MAX_SAMPLES,
-                "trail_starts": num_places, "trail_places": num_places, "trail_rows": num_places * (1 + config.trail_negative),
+                "streams": most_streams(sizes.users) + 1,
+                "sampled_items": num_items,
+                "sampled_users": MAX_SAMPLES,
+                "trail_starts": num_places,
+                "trail_places": num_places,
+                "trail_rows": num_places * (1 + config.trail_negative),
             },
             np.int32: {"tokens": sizes.tokens},
             np.float32: {"alphas": sizes.users},
-        }  # fmt: skip
+        }
         self.tray = {name: pinned.make(dtype, num) for dtype, nums in lengths.items() for name, num in nums.items()}
         results = {
-            "sample": (num_items + MAX_SAMPLES, self.dims), "bounds": (2,),
+            "sample": (num_items + MAX_SAMPLES, self.dims),
+            "bounds": (2,),
             "trail_scores": (num_places, 1 + config.trail_negative),
-        }  # fmt: skip
+        }
         self.buffers = [self._make_buffers(sizes, results) for _ in range(NUM_BUFFERS)]
 
     def fill_tray(self, arrays: dict[str, NDArray[Any]]) -> None:

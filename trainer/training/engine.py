@@ -103,9 +103,13 @@ class Engine:
             part.train(work, histories, partition_pass.backward, step.epoch)
 
     def measure(
-        self, done: PartitionPass, users: NDArray[np.float32], outputs: NDArray[np.float32], is_gathered: bool = False,
+        self,
+        done: PartitionPass,
+        users: NDArray[np.float32],
+        outputs: NDArray[np.float32],
+        is_gathered: bool = False,
         of_parts: list[list[float]] | None = None,
-    ) -> FinishedPass:  # fmt: skip
+    ) -> FinishedPass:
         """Measure a pass by its users' vectors float32[n, D] and the items' outputs at its end.
 
         is_gathered: both have only the rows of its sample; of_parts: the sums of the parts, if they are not in the host's memory.

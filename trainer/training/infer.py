@@ -79,9 +79,12 @@ def freeze_items(
 
 
 def infer_vectors(
-    frozen: FrozenItems, tokens: NDArray[np.int32], offsets: NDArray[np.int64], hashes: NDArray[np.uint64],
+    frozen: FrozenItems,
+    tokens: NDArray[np.int32],
+    offsets: NDArray[np.int64],
+    hashes: NDArray[np.uint64],
     begun: Rows | None = None,
-) -> Rows:  # fmt: skip
+) -> Rows:
     """Fit users to the items. offsets int64[n+1] into tokens; begun: their first rows, changed in place; None: as in training.
 
     Each row is a pure function of the user's history, hash and first row.
@@ -114,9 +117,11 @@ def _fit_to_block(frozen: FrozenItems, block: int, histories: Histories, rows: R
 
 
 def infer_parts(
-    frozen: FrozenItems, parts: Iterable[tuple[Key, Histories]], group_bytes: int = GROUP_BYTES,
+    frozen: FrozenItems,
+    parts: Iterable[tuple[Key, Histories]],
+    group_bytes: int = GROUP_BYTES,
     begin: Callable[[Key], Rows] | None = None,
-) -> Iterator[tuple[Key, Rows]]:  # fmt: skip
+) -> Iterator[tuple[Key, Rows]]:
     """Yield the rows of each part's users, in order. With several item blocks, fits `group_bytes` of parts together.
 
     begin: returns the first rows of a part's users; None: as in training.
@@ -156,9 +161,13 @@ def take_histories(histories: Histories, users: NDArray[np.int64], ends: NDArray
 
 
 def refit_held_out(
-    job: Job, corpus: Corpus, values: dict[str, Any], on_event: OnEvent = ignore_event, begin: Begin | None = None,
+    job: Job,
+    corpus: Corpus,
+    values: dict[str, Any],
+    on_event: OnEvent = ignore_event,
+    begin: Begin | None = None,
     fan_out: FanOut = HERE,
-) -> Generation:  # fmt: skip
+) -> Generation:
     """Fit the held-out users again, to their full histories, and commit. Training did not use their newest events.
 
     values: added to the manifest (earlier measurements); begin: returns their first rows; None: as in training.

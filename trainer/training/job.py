@@ -113,10 +113,12 @@ def write_job(job: Job, path: Path) -> None:
             "in train.items_from, or train with one worker"
         )
     values = {
-        "corpus_dir": str(job.corpus_dir.resolve()), "store_dir": str(job.store_dir.resolve()),
-        "config": dataclasses.asdict(job.config), "start": job.start,
+        "corpus_dir": str(job.corpus_dir.resolve()),
+        "store_dir": str(job.store_dir.resolve()),
+        "config": dataclasses.asdict(job.config),
+        "start": job.start,
         "schedule": dataclasses.asdict(job.schedule) if job.schedule else None,
-    }  # fmt: skip
+    }
     with replace_file(path) as temporary:
         temporary.touch(mode=0o600)
         temporary.write_text(json.dumps(values, indent=1), encoding="utf-8")

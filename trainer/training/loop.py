@@ -323,7 +323,10 @@ class Training:
             self.identity, schedule.corpus, self.job.config, schedule.recency, kernel.name, kernel.reason
         )
         about |= {
-            "num_blocks": schedule.plan.num_blocks, "num_positions": schedule.num_positions, "resident_block": self.block,
-            "stage": "trained" if self.is_done else "training", "plan": schedule.plan.to_json(),
-        }  # fmt: skip
+            "num_blocks": schedule.plan.num_blocks,
+            "num_positions": schedule.num_positions,
+            "resident_block": self.block,
+            "stage": "trained" if self.is_done else "training",
+            "plan": schedule.plan.to_json(),
+        }
         return about | self.record.to_json()

@@ -157,9 +157,13 @@ def start_full_night(job: Job, corpus: Corpus, known: PriorVectors, on_event: On
 
 
 def _begin(
-    job: Job, corpus: Corpus, base: Generation, make_items: Callable[[str], Image],
-    begin_with: Callable[[Generation, Image], Callable[[int, Histories], Rows]], on_event: OnEvent,
-) -> None:  # fmt: skip
+    job: Job,
+    corpus: Corpus,
+    base: Generation,
+    make_items: Callable[[str], Image],
+    begin_with: Callable[[Generation, Image], Callable[[int, Histories], Rows]],
+    on_event: OnEvent,
+) -> None:
     """Commit a generation at position 0. make_items: returns the item table of a part; begin_with: takes the generation with
     its items, returns a function that makes users' rows.
     """
@@ -176,9 +180,13 @@ def _begin(
             name, corpus, job.config, recency, base.manifest["kernel"], base.manifest["kernel_reason"]
         )
         values |= {
-            "num_blocks": 1, "resident_block": 0, "stage": "training", "position": 0, "num_processes": 0,
+            "num_blocks": 1,
+            "resident_block": 0,
+            "stage": "training",
+            "position": 0,
+            "num_processes": 0,
             "plan": {"chunk_partitions": corpus.num_partitions},
-        }  # fmt: skip
+        }
         make_rows = begin_with(Generation(job.store_dir, values | writer.list_files(1)), images["interest"])
         for partition in range(corpus.num_partitions):
             histories = corpus.read(partition)

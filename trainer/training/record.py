@@ -67,9 +67,13 @@ class Record:
         """Complete a point of the curve, at the learning rate alpha. Returns it."""
         curve, rate = self.curve, self.tokens_done / max(self.train_seconds, 1e-9)
         point = {
-            "epoch": round(self.position / positions_per_epoch, 4), "seconds": round(self.train_seconds, 3),
-            "tokens": round(self.tokens_done), "tokens_per_second": rate, "alpha": alpha, **losses(curve.point_sums),
-        }  # fmt: skip
+            "epoch": round(self.position / positions_per_epoch, 4),
+            "seconds": round(self.train_seconds, 3),
+            "tokens": round(self.tokens_done),
+            "tokens_per_second": rate,
+            "alpha": alpha,
+            **losses(curve.point_sums),
+        }
         curve.points.append(point)
         curve.point_sums = [0.0] * NUM_SUMS
         return point

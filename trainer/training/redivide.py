@@ -47,9 +47,11 @@ def redivide(generation: Generation, schedule: Schedule) -> None:
     manifest, epochs = generation.manifest, schedule.config.epochs
     ended, _ = epochs_done(manifest, epochs)
     values = restart_epoch(manifest, ended) | {
-        "position": ended * schedule.num_positions // epochs, "num_positions": schedule.num_positions,
-        "recency": schedule.recency, "plan": schedule.plan.to_json(),
-    }  # fmt: skip
+        "position": ended * schedule.num_positions // epochs,
+        "num_positions": schedule.num_positions,
+        "recency": schedule.recency,
+        "plan": schedule.plan.to_json(),
+    }
     _commit_in_blocks(generation, schedule.blocks, values)
 
 

@@ -70,8 +70,12 @@ def trail_inputs_of(generation: Generation) -> TrailInputs:
 
 
 def join_parts(
-    generation: Generation, interests: Vectors, tokens: NDArray[np.int32], starts: NDArray[np.int64], ends: NDArray[np.int64]
-) -> Vectors:  # fmt: skip
+    generation: Generation,
+    interests: Vectors,
+    tokens: NDArray[np.int32],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+) -> Vectors:
     """Return the vectors float32[n, D] of users with these interests float32[n, D1] and histories tokens[starts[i] : ends[i]]."""
 
     def sum_trails() -> Vectors:
