@@ -15,7 +15,6 @@ from tests.benchmarks.peers import (
     sample_question,
     train_gensim,
     train_ours,
-    training_histories,
 )
 from tests.data.corpora import write_corpus
 
@@ -33,15 +32,6 @@ def test_kernel_training_learns_as_the_trainer_does_where_there_is_one_micro_par
     assert np.array_equal(training.items.outputs.vectors, ours.items)
     assert min(seconds) > 0
     assert 0 < ours.training_seconds < ours.seconds
-
-
-def test_kernel_training_on_the_first_micro_partitions_alone(tmp_path: Path) -> None:
-    corpus = write_corpus(tmp_path / "corpus", HISTORIES, partitions=4, num_items=9)
-    training = begin_kernel_training(corpus, CONFIG, num_partitions=1)
-    assert len(training.hashes) == corpus.users[0] > 0
-    first = list(training_histories(corpus))[: corpus.users[0]]
-    assert training.tokens.tolist() == np.concatenate(first).tolist()
-    assert len(training.items.outputs.vectors) == 9
 
 
 @pytest.mark.parametrize("name", [None, "corpus.txt"])

@@ -36,7 +36,7 @@ def test_it_is_no_clean_success_and_the_proof_is_printed(
     named = "registry: s3://bucket/1/m-7 (not ours, still has 2 of these users, used by models:/theirs/1)"
     assert (named in told.stderr) == bool(elsewhere)
     told = CliRunner().invoke(app, ["forget", "--root", str(tmp_path)])
-    assert ("found 2   not ours: registry: s3://bucket/1/m-7" in told.stdout) == bool(elsewhere)
+    assert ("registry: s3://bucket/1/m-7" in told.stdout) == bool(elsewhere)
 
 
 def test_the_deployments_run_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -215,9 +215,7 @@ class Corpus:
 
     def path(self, name: str) -> Path:
         """Return the path of a file of the corpus. Raises DamageError unless its bytes match the manifest."""
-        way_out = (
-            f"remove {self.folder} and run the same command again, which builds it (with --full if its night has ended)"
-        )
+        way_out = f"remove {self.folder} and run the same `surf2vec run` again (--full if its night has ended)"
         if name not in self.manifest["files"]:
             raise DamageError(f"the manifest in {self.folder} does not name {name}; {way_out}")
         return verify_once(self.folder / name, self.manifest["files"][name], way_out)

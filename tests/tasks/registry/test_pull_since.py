@@ -119,7 +119,7 @@ def test_a_folder_with_a_whole_release_stays_and_a_version_that_is_not_there_is_
 ) -> None:
     out = pull_version(root, 1, tmp_path / "out")
     before = bytes_of(out)
-    with pytest.raises(InputError, match="holds a whole release, and --since gives only what changed: give another"):
+    with pytest.raises(InputError, match="holds a whole release, and --since gives only what changed: use another"):
         pull_since(CHAMPION, out, 1, root.tracking_uri)
     with pytest.raises(InputError, match="of the versions the newest are 1, 2, 3"):
         pull_since(CHAMPION, tmp_path / "new", 9, root.tracking_uri)

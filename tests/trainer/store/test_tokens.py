@@ -57,7 +57,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
     path = tmp_path / "c" / "p00000.tokens.npy"
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(
-        DamageError, match=r"p00000.tokens.npy has \d+ bytes where its manifest says \d+; remove .* which builds it"
+        DamageError, match=r"p00000.tokens.npy has \d+ bytes where its manifest says \d+; remove .* and run the same"
     ):
         corpus.read(0)
     with pytest.raises(DamageError, match="manifest.json is missing"):
