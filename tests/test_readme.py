@@ -44,8 +44,8 @@ def test_every_folder_stands_in_the_readme_with_its_caption(folder: Path) -> Non
 
 def test_the_readme_leads_to_the_files_that_decide() -> None:
     rows = dict(re.findall(r"^\| ([^|]+) \| `([^`]+)`", README, re.MULTILINE))
-    assert rows["decides whether a night serves"] == "tasks/gate/rules.py"
-    assert "def holds_back" in (ROOT / rows["decides whether a night serves"]).read_text()
+    assert rows["decides whether a release serves"] == "tasks/gate/rules.py"
+    assert "def holds_back" in (ROOT / rows["decides whether a release serves"]).read_text()
     assert "NEGATIVE" in (ROOT / rows["draws the negatives"]).read_text()
     assert (
         "write_manifest(self.folder, STORE_MANIFEST" in (ROOT / rows["commits: renames the manifest last"]).read_text()

@@ -58,13 +58,13 @@ class Fetcher:
     step: str = "pull"
     fetched_bytes: int = 0
 
-    def get_manifest(self, version: Version, target: Path, digest_tag: str = "manifest_sha256") -> dict[str, Any]:
-        """Return the manifest and write it to `target`. Raises DamageError unless it is the registered one."""
+    def get_manifest(self, version: Version, target: Path, digest_tag: str = "manifest_sha256") -> Any:
+        """Return the manifest, of any form, and write it to `target`. Raises DamageError unless it is the registered one."""
         _fetch(self.tracking_uri, version, EXPORT_MANIFEST, target, self.tag)
         if digest_file(target) != version.tags[digest_tag]:
             what = f"{version.tags[self.tag]}/{EXPORT_MANIFEST} of {version.place}"
             raise DamageError(f"{what} is not the one that was registered: its bytes were altered")
-        return dict(read_json(target))
+        return read_json(target)
 
     def get(self, version: Version, name: str, about: dict[str, Any], target: Path) -> None:
         """Copy a file of the release to `target`, unless it is there. Raises DamageError with its name if it is corrupt."""

@@ -197,4 +197,4 @@ def attack_two(log: str, events: pl.DataFrame, folder: Path) -> list[dict[str, A
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark(measure_privacy, small={"users": 300, "log": "wikispeedia_unfinished"}))
+    sys.exit(run_benchmark(measure_privacy, small={"users": 3_000, "log": "wikispeedia_unfinished"}))

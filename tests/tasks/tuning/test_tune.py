@@ -258,8 +258,8 @@ def test_the_command_shows_a_table_or_prints_one_object(root: Root) -> None:
     sets = [part for setting in settings for part in ("--set", setting)]
     call = [sys.executable, "-m", "surf2vec.flows.cli", "tune", "--trials", "2", "--root", str(root.path), *sets]
     shown = subprocess.run(call, capture_output=True, text=True, timeout=120, check=True)
-    assert "ns_exponent" in shown.stdout
-    assert f"written to {root.path / 'tuned.toml'}" in shown.stdout
+    assert "ns exponent" in shown.stdout
+    assert str(root.path / "tuned.toml") in shown.stdout
     assert "trial 2 of 2: MRR" in shown.stderr
     printed = subprocess.run([*call, "--json"], capture_output=True, text=True, timeout=120, check=True)
     result = json.loads(printed.stdout)
