@@ -254,9 +254,12 @@ class UserFile:
         return pa.BufferReader(content)
 
     def read(self, groups: list[int], columns: list[str]) -> dict[int, pa.Table]:
-        """Return {row group: table}. The file is closed afterwards: an open file would keep a deleted release on disk."""
+        """Return {row group: table}. The file is closed afterwards: an open file would keep a deleted release on disk.
+
+        No thread of Arrow's is used. One that frees Python's memory while the process ends aborts it.
+        """
         with pq.ParquetFile(self.load(groups), metadata=self.metadata) as file:
-            return {group: file.read_row_group(group, columns=columns) for group in groups}
+            return {group: file.read_row_group(group, columns=columns, use_threads=False) for group in groups}
 
     def read_least(self, group: int) -> bytes:
         """Return the least id of a row group as bytes (Parquet orders strings by their bytes)."""

@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -262,6 +263,27 @@ def test_the_ids_of_neighbours_are_read_once(folder: Path, monkeypatch: pytest.M
     os.utime(other, (1, 1))
     with pytest.raises(RuntimeError, match="there has changed since it was opened"):
         ask(model, ["user-7"], k=NUM_USERS)  # of both parts, and in memory by now
+
+
+COUNT_THREADS = """
+import json, os, sys
+from pathlib import Path
+import pyarrow
+from release_reader import ReleaseReader
+pyarrow.set_cpu_count(4)
+folder = Path(sys.argv[1])
+release = ReleaseReader(folder, json.loads((folder / "manifest.json").read_text()), "")
+before = len(os.listdir("/proc/self/task"))
+assert len(release.find_users({"user-7", "user-8"})) == 2
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+def test_a_process_may_end_right_after_an_answer(export_dir: Path) -> None:
+    """One of Arrow's threads that still freed Python's memory then aborted it, once in forty times on a busy machine."""
+    folder = next(path.parent for path in MODEL_MODULES if path.stem == "release_reader")
+    command = [sys.executable, "-c", COUNT_THREADS, str(export_dir)]
+    assert subprocess.check_output(command, text=True, env=os.environ | {"PYTHONPATH": str(folder)}) == "0\n"
 
 
 def test_the_files_import_nothing_of_ours() -> None:
