@@ -24,8 +24,8 @@ from surf2vec.trainer.system.files import (
     TEMPORARY_SUFFIX,
     describe_file,
     put_folder,
-    sync_files,
-    sync_folder,
+    sync_path,
+    sync_paths,
     write_manifest_json,
 )
 
@@ -114,12 +114,12 @@ def write_changed(building: Path, manifest: dict[str, Any], about: dict[str, Any
 
 def publish(building: Path, folder: Path, manifest: dict[str, Any]) -> None:
     """Sync the files, write the manifest and rename the folder, durably."""
-    sync_files(path for path in building.rglob("*") if path.is_file())
+    sync_paths(path for path in building.rglob("*") if path.is_file())
     if (building / CHANGED).exists():
-        sync_folder(building / CHANGED)
+        sync_path(building / CHANGED)
     write_manifest_json(building / CORPUS_MANIFEST, manifest)
     put_folder(building, folder)  # what is there has no manifest, or there would be nothing to build
-    sync_folder(folder.parent.parent)
+    sync_path(folder.parent.parent)
 
 
 def _open_parquet(path: Path, schema: pa.Schema) -> pq.ParquetWriter:

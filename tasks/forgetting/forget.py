@@ -37,7 +37,7 @@ from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.store.manifests import read_manifest
 from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.store.writer import remove_unreferenced
-from surf2vec.trainer.system.files import digest_json, read_json, remove_folder, sync_folder, sync_folders, write_json
+from surf2vec.trainer.system.files import digest_json, read_json, remove_folder, sync_folders, sync_path, write_json
 
 REMAINS = (
     "items and their vectors keep a faint influence of these users until the next full training",
@@ -79,7 +79,7 @@ def forget(
             left = ", ".join(f"{place['found']:,} in {place['place']}" for place in places if place["found"])
             raise DamageError(f"users who were to be forgotten are still there: {left}; run the same command again")
         root.forgetting.unlink()
-        sync_folder(root.path)
+        sync_path(root.path)
     remains = [*REMAINS]
     remains += [f"{one['place']} is not ours and could not be searched" for one in others if not one["is_here"]]
     earlier = list_earlier(root, publish)

@@ -29,7 +29,7 @@ from surf2vec.tasks.users.tombstones import FORGOTTEN, read_tombstones
 from surf2vec.trainer.errors import ConfigError, InputError, RejectedError
 from surf2vec.trainer.events import OnEvent
 from surf2vec.trainer.system.fan_out import HERE, FanOut
-from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, make_folder, sync_files, sync_folder
+from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, make_folder, sync_paths
 
 PARTITION_USERS = 50_000
 MIN_PARTITIONS, MAX_PARTITIONS = 8, 65_536
@@ -213,14 +213,15 @@ def _commit(root: Root, catalog: Catalog, delivery: Delivery, staged: list[Stage
 
     All files are synced together before the first is moved, as a log of many days has many files.
     """
-    sync_files(path for source in staged for path in (*source.files.values(), source.rejects) if path)
+    sync_paths(path for source in staged for path in (*source.files.values(), source.rejects) if path)
     in_use = catalog.files
+    make_folder(root.events)
     folders = {root.events}
     for source in staged:
         names = {name: free_name(name, in_use) for name in source.files}
         for name, path in source.files.items():
             target = root.path / names[name]
-            make_folder(target.parent)
+            target.parent.mkdir(exist_ok=True)
             os.replace(path, target)
             folders.add(target.parent)
         if source.rejects:
@@ -230,9 +231,7 @@ def _commit(root: Root, catalog: Catalog, delivery: Delivery, staged: list[Stage
         before = catalog.entries.get(source.entry["sha256"], {"name": source.source.name, "copies": []})
         files = {names[name]: file for name, file in source.entry["files"].items()}
         catalog.entries[source.entry["sha256"]] = before | source.entry | {"files": files}
-    for folder in folders:
-        if folder.exists():
-            sync_folder(folder)
+    sync_paths(folders)
     catalog.rename(delivery.names, delivery.stamps)
     catalog.write(root)
     remove_leftovers(root, catalog)

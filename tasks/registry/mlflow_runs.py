@@ -19,7 +19,7 @@ from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.root.identity import ROOT_TAG
 from surf2vec.tasks.root.wording import shown
 from surf2vec.trainer.errors import DamageError, ResourceError, SurfError, UnavailableError
-from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, lock, make_folder, read_json, replace_file, sync_folder
+from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, lock, make_folder, read_json, replace_file, sync_path
 
 # MLflow reads these when it is imported. A person's own settings win.
 for _name, _value in {
@@ -74,7 +74,7 @@ def connect(tracking_uri: str) -> Iterator[MlflowClient]:
             yield MlflowClient(tracking_uri, tracking_uri)
             if is_file:
                 # SQLite ends a transaction by removing its journal: if that name came back, it would undo what was done.
-                sync_folder(path.parent)
+                sync_path(path.parent)
     except SurfError:
         raise
     except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:

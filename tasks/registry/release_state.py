@@ -25,7 +25,7 @@ from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.images import verify_image
 from surf2vec.trainer.store.manifests import STORE_MANIFEST, explain_damage, read_manifest
 from surf2vec.trainer.store.tokens import COUNTS, VOCABULARY, open_corpus, partition_name
-from surf2vec.trainer.system.files import describe_file, digest_file, link_file, sync_file, write_json
+from surf2vec.trainer.system.files import describe_file, digest_file, link_file, sync_path, write_json
 
 STATE = "state"
 STATE_MANIFEST = "manifest.json"
@@ -64,7 +64,7 @@ def gather_state(root: Root, export: dict[str, Any], record: RunRecord, folder: 
         link_file(corpus.path(name), folder / "corpus" / name)
     counts = folder / "corpus" / COUNTS
     np.save(counts, corpus.count_training_tokens(), allow_pickle=False)
-    sync_file(counts)
+    sync_path(counts)
     catalog = read_catalog(root)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     manifest = {

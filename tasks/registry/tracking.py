@@ -28,7 +28,7 @@ from mlflow.types.schema import AnyType, Array
 
 from surf2vec.tasks.registry.versions import Version, as_time, is_copied, local_folder, read_tags, store_tags
 from surf2vec.tasks.root.run import use_temporary_folder
-from surf2vec.trainer.system.files import sync_folder, sync_tree
+from surf2vec.trainer.system.files import sync_path, sync_tree
 
 MODEL_CODE = Path(__file__).parent / "user_vectors_model.py"
 MODEL_MODULES = tuple(Path(__file__).parents[1] / "release" / name for name in ("release_reader.py", "trail_sums.py"))
@@ -149,7 +149,7 @@ def _sync_model(client: MlflowClient, model_id: str) -> None:
     if folder and base:
         sync_tree(folder)
         for parent in folder.parents[: len(folder.parts) - len(base.parts) + 1]:
-            sync_folder(parent)
+            sync_path(parent)
 
 
 def register(

@@ -30,8 +30,8 @@ from surf2vec.trainer.system.files import (
     TEMPORARY_SUFFIX,
     read_json,
     replace_file,
-    sync_folder,
     sync_folders,
+    sync_path,
     write_manifest_json,
 )
 
@@ -124,7 +124,7 @@ class ParquetStore(Store):
         link.unlink(missing_ok=True)
         link.symlink_to(self._side(side.name).name)
         os.replace(link, self.current)
-        sync_folder(self.folder)
+        sync_path(self.folder)
 
     def _find_unfinished(self, folder: Path) -> set[Path]:
         """Return the records of a side that were cut off while they were written."""

@@ -19,7 +19,7 @@ from surf2vec.tasks.ingest.sources import Catalog, events_files, read_catalog
 from surf2vec.tasks.root.failures import explain_failures
 from surf2vec.tasks.root.run import Root, open_scratch_folder, refuse_training
 from surf2vec.trainer.events import OnEvent, ignore_event
-from surf2vec.trainer.system.files import describe_file, sync_file, sync_folder, verify_all, verify_once
+from surf2vec.trainer.system.files import describe_file, sync_path, verify_all, verify_once
 
 
 def repartition(
@@ -81,9 +81,9 @@ def _move_events(root: Root, catalog: Catalog, after: int, memory_bytes: int, fo
                 staged = folder / target.name
                 params = {"files": [escape(str(path))], "partitions": after}
                 write_events(staged, stream_rows(con, "intermediate/int_sorted_events", params))
-                sync_file(staged)
+                sync_path(staged)
                 os.replace(staged, target)
                 moved[str(target.relative_to(root.path))] = {"rows": about["rows"]} | describe_file(target)
             entry["files"] = moved
     for day in {(root.path / name).parent for name in catalog.files}:
-        sync_folder(day)
+        sync_path(day)

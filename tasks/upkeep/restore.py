@@ -38,8 +38,8 @@ from surf2vec.trainer.store.writer import remove_unreferenced
 from surf2vec.trainer.system.files import (
     describe_file,
     link_file,
-    sync_files,
-    sync_folder,
+    sync_path,
+    sync_paths,
     verify_file,
 )
 
@@ -170,8 +170,8 @@ def _restore_store(root: Root, release: str, scratch: Path, state: dict[str, Any
         except DamageError:
             target.unlink(missing_ok=True)
             link_file(scratch / name, target)
-    sync_files(root.store / PurePosixPath(name).name for name in files)
-    sync_folder(root.store)
+    sync_paths(root.store / PurePosixPath(name).name for name in files)
+    sync_path(root.store)
     for name in (f"pinned/{release}.json", STORE_MANIFEST):
         write_manifest(root.store, name, state["generation"])
     remove_unreferenced(root.store)

@@ -20,7 +20,7 @@ from surf2vec.tasks.corpus.window import CorpusRequest
 from surf2vec.tasks.ingest.ingest import ingest
 from surf2vec.tasks.root.run import open_root
 from surf2vec.trainer.events import ignore_event
-from surf2vec.trainer.system.files import sync_file
+from surf2vec.trainer.system.files import sync_path
 from surf2vec.trainer.system.memory import private_bytes
 
 THREADS = 2
@@ -93,7 +93,7 @@ def run_bare(logs: str, folder: Path, partitions: int, memory_bytes: int, is_raw
             "to $target (format parquet, compression zstd)",
             {"files": files, "partitions": partitions, "target": str(target)},
         ).fetchall()
-    sync_file(target)
+    sync_path(target)
     return written[0][0], 0.0
 
 

@@ -26,8 +26,8 @@ from surf2vec.trainer.system.files import (
     make_folder,
     raise_if_unwritten,
     read_json,
-    sync_files,
-    sync_folder,
+    sync_path,
+    sync_paths,
 )
 from surf2vec.trainer.system.memory import Bytes
 
@@ -99,8 +99,8 @@ class Writer:
         """Wait until all files of this writer are on the disk, with their names. Raises ResourceError when that fails."""
         if self._unsynced:
             with raise_if_unwritten(self.folder, f"{len(self._unsynced):,} files"):
-                sync_files(self.folder / name for name in self._unsynced)
-                sync_folder(self.folder)
+                sync_paths(self.folder / name for name in self._unsynced)
+                sync_path(self.folder)
             self._unsynced.clear()
 
     def take_fresh(self) -> list[tuple[str, int, dict[str, Any]]]:

@@ -35,12 +35,12 @@ def replace_file(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{own}{TEMPORARY_SUFFIX}")
     try:
         yield temporary
-        sync_file(temporary)
+        sync_path(temporary)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    sync_path(path.parent)
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def put_folder(new: Path, path: Path) -> None:
         if path.exists():
             path.rename(old)
         new.rename(path)
-    sync_folder(path.parent)
+    sync_path(path.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -156,21 +156,8 @@ def raise_if_unwritten(folder: Path, what: str) -> Iterator[None]:
         ) from error
 
 
-def sync_file(path: Path) -> None:
-    """Wait until the bytes of `path` are on the disk."""
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-
-
-def sync_files(paths: Iterable[Path]) -> None:
-    """`sync_file` for many files, several at a time, which is faster."""
-    with ThreadPoolExecutor(SYNCED_AT_ONCE) as pool:
-        for _ in pool.map(sync_file, paths):
-            pass
-
-
-def sync_folder(path: Path) -> None:
-    """Wait until the names in the folder `path` are on the disk. Only then a rename is durable."""
+def sync_path(path: Path) -> None:
+    """Wait until the bytes of a file, or the names in a folder, are on the disk. Only then a rename in it is durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -178,16 +165,23 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
+def sync_paths(paths: Iterable[Path]) -> None:
+    """`sync_path` for many, several at a time, which is faster."""
+    with ThreadPoolExecutor(SYNCED_AT_ONCE) as pool:
+        for _ in pool.map(sync_path, paths):
+            pass
+
+
 def sync_folders(path: Path) -> None:
-    """`sync_folder` for `path` and every folder below it."""
+    """`sync_path` for `path` and every folder below it."""
     for folder, _, _ in os.walk(path, topdown=False):
         with suppress(FileNotFoundError):  # another process removed its folder meanwhile
-            sync_folder(Path(folder))
+            sync_path(Path(folder))
 
 
 def sync_tree(path: Path) -> None:
     """Wait until `path` and all files and folders below it are on the disk."""
-    sync_files(file for file in path.rglob("*") if file.is_file())
+    sync_paths(file for file in path.rglob("*") if file.is_file())
     sync_folders(path)
 
 
@@ -196,7 +190,7 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(mode, parents=True, exist_ok=True)
     for folder in missing:
-        sync_folder(folder.parent)
+        sync_path(folder.parent)
 
 
 def link_file(path: Path, second: Path) -> None:
@@ -206,7 +200,7 @@ def link_file(path: Path, second: Path) -> None:
         os.link(path, second)
     except OSError:
         shutil.copyfile(path, second)
-        sync_file(second)
+        sync_path(second)
 
 
 def write_manifest_json(path: Path, value: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Ingest from end to end on small logs: formats, and what becomes of lines."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -329,3 +330,13 @@ def test_real_logs(
     record = take_in(root, data_dir / name, columns=columns, partitions=None)
     assert (record["lines"], record["events"], sum(record["left_out"].values())) == (lines, events, left_out)
     assert record["num_rejected"] == 0
+
+
+def test_a_log_of_many_days_syncs_the_folder_of_the_days_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    log = write_log(tmp_path / "a.csv", *(f"u,/p,2020-{month:02d}-01" for month in range(1, 13)))
+    take_in(tmp_path / "root", log, min_item_events=1)
+    events = tmp_path / "root" / "events"
+    assert synced.count(str(events)) == 1
+    assert sum(Path(path).parent == events for path in synced) == 12

@@ -16,7 +16,6 @@ DYING = """
 import os, sys
 from pathlib import Path
 from tests.roots.ingest import take_in
-from surf2vec.tasks.ingest import ingest
 import surf2vec.trainer.system.files
 
 def count_down(module, name):
@@ -32,7 +31,7 @@ def count_down(module, name):
 left = int(sys.argv[3])
 real_replace = os.replace
 count_down(os, "replace")
-count_down(ingest, "sync_folder")
+count_down(surf2vec.trainer.system.files, "sync_path")
 count_down(Path, "unlink")
 take_in(Path(sys.argv[1]), sys.argv[2], max_reject_ratio=1)
 """

@@ -181,7 +181,7 @@ older, newer, out = map(Path, sys.argv[1:4])
 told_path = out.parents[1] / "told.json"
 make, since = (pull_since.pull_since, [1]) if sys.argv[5] == "since" else (pull.pull, [])
 for module, name in (
-    (pull, "_fetch"), (os, "replace"), (Path, "rename"), (files, "sync_folder"), (files, "_exchange"),
+    (pull, "_fetch"), (os, "replace"), (Path, "rename"), (files, "sync_path"), (files, "_exchange"),
 ):
     count_down(module, name)
 for step in range(2, 90, 7):

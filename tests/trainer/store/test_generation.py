@@ -97,9 +97,9 @@ def test_a_manifest_that_names_what_may_be_lost_is_noticed(
 ) -> None:
     """Of the watch over all tests (tests/conftest.py)."""
     monkeypatch.setattr(
-        "surf2vec.trainer.store.writer.sync_files"
+        "surf2vec.trainer.store.writer.sync_paths"
         if forgotten == "a file"
-        else "surf2vec.trainer.store.writer.sync_folder",
+        else "surf2vec.trainer.store.writer.sync_path",
         lambda _: 0,
     )
     with pytest.raises(AssertionError, match="are not on the disk" if forgotten == "a file" else "names may be lost"):
