@@ -1,7 +1,8 @@
 """Pushes to PostgreSQL with pgvector, by psycopg2. The switch is one transaction that replaces two views.
 
 user_vectors, item_vectors       views: user_id or url, vector
-user_vectors_a, ..._b            the sides: also a digest, and an index (HNSW: users by cosine, items by inner product)
+user_vectors_a, ..._b            the sides: also a digest, and an index (HNSW: users by cosine, items by inner product);
+                                 user_id is the primary key, url has a hash index, as B-trees refuse long values
 surf2vec_push                    a row for each side: release, version, space_id, window_end, serves, ...
 """
 
@@ -63,7 +64,8 @@ class PostgresStore(Store):
 
     def make_table(self, kind: str, side: Side, since: Side | None) -> None:
         table, size = self.place.table(kind, side.name), side.vector_size
-        columns = f'{KEYS[kind]} text collate "C" primary key, vector vector({size}) not null, digest bigint not null'
+        constraint = "primary key" if kind == "users" else "not null"
+        columns = f'{KEYS[kind]} text collate "C" {constraint}, vector vector({size}) not null, digest bigint not null'
         with self.connection, self.connection.cursor() as cursor:
             cursor.execute("create extension if not exists vector")
             cursor.execute(f"drop table if exists {table}; create table {table} ({columns})")
@@ -83,6 +85,9 @@ class PostgresStore(Store):
         with self.connection, self.connection.cursor() as cursor:
             if share > REBUILT_SHARE:
                 cursor.execute(f"drop index if exists {table}_hnsw")
+            if kind == "items":  # tables of earlier versions have a primary key
+                cursor.execute(f"alter table {table} drop constraint if exists {table}_pkey")
+                cursor.execute(f"create index if not exists {table}_{key} on {table} using hash ({key})")
             cursor.execute(
                 f"delete from {table} using unnest(%s::text[]) as gone (id) where {key} = gone.id", (removed,)
             )

@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import psycopg2
 import pytest
@@ -63,6 +64,16 @@ def test_a_rollback_swaps_back_once(url: str, tmp_path: Path) -> None:
     assert read_served(url) == as_lists(USERS)
     assert push_to(url, second)["changed_store"]
     assert read_served(url) == as_lists(SECOND)
+
+
+def test_long_pages_and_user_ids_arrive(url: str, tmp_path: Path) -> None:
+    """A page of 24,000 bytes is more than an ordinary index row of PostgreSQL holds, if it cannot be compressed."""
+    letters = "".join(map(chr, np.random.default_rng(1).integers(33, 127, 24_000)))
+    items = ITEMS | {letters: [1.0, 2.0, 3.0], letters[:2705]: [4.0, 5.0, 6.0]}
+    users = USERS | {letters[:1024]: [7.0, 8.0, 9.0]}
+    for number, more in enumerate(({}, {"/more": [1.0, 1.0, 1.0]}), start=1):
+        push_to(url, write_release(tmp_path / f"r{number}", f"r{number}", users, items | more, number=number))
+        assert (read_served(url), read_served(url, "items")) == (as_lists(users), as_lists(items | more))
 
 
 def test_vectors_of_another_size_take_the_place(url: str, tmp_path: Path) -> None:
