@@ -55,11 +55,11 @@ def select_parameters(sql: str, params: Parameters) -> dict[str, Any]:
 def create_table(con: duckdb.DuckDBPyConnection, model: str, params: Parameters = {}, **sources: str) -> str:  # noqa: B006
     """Create or replace the temporary table that the model is named for; returns its name.
 
-    sources: table name in the SQL → model that provides it.
+    sources: table name in the SQL → model that provides it, perhaps from those before it.
     """
     name, sql = model.rpartition("/")[2], read_sql(model)
-    for source, source_model in sources.items():
-        sql = f"with {source} as (\n{read_sql(source_model)}\n)\n{sql}"
+    if sources:
+        sql = f"with {', '.join(f'{source} as ({read_sql(model)})' for source, model in sources.items())}\n{sql}"
     con.execute(f"create or replace temporary table {name} as {sql}", select_parameters(sql, params))
     return name
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from surf2vec.sql.runner import stream_rows
 from surf2vec.tasks.events.numbering import number_strings, place_users
-from surf2vec.tasks.ingest.make_items import find_pages
+from surf2vec.tasks.ingest.make_items import PLACEHOLDERS, find_pages
 from surf2vec.tasks.ingest.urls import TOKEN_PATTERN, UrlRules
 from surf2vec.tasks.users.pseudonyms import pseudonym
 from surf2vec.tasks.users.tombstones import FORGOTTEN, NOBODY, Tombstones
@@ -74,8 +74,8 @@ def make_events(con: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, rule
     rank = rank_of_user[user]
     # The first reason counts. There are few distinct verdicts, so each line has the number of its verdict.
     verdict, words = np.full(len(line), -1, dtype=np.int32), list[str]()
-    no_url = pc.if_else(page_keys.is_null(), "no URL", None)
-    reasons = ((users["verdict"], rank), (no_url, page), (time_verdicts, time), (page_verdicts, page))
+    no_page = pc.if_else(page_keys.is_null(), "no page", None)
+    reasons = ((users["verdict"], rank), (no_page, page), (time_verdicts, time), (page_verdicts, page))
     for verdicts, places in reasons:
         code, distinct = number_strings(verdicts)
         number = np.where(np.asarray(distinct.is_null()), -1, len(words) + np.arange(len(distinct))).astype(np.int32)
@@ -117,7 +117,7 @@ def _look_up_users(
     user_code = placed["user_code"].to_numpy()
     rank_of_code = np.empty(len(raw_ids), dtype=np.int32)
     rank_of_code[user_code] = np.arange(len(raw_ids), dtype=np.int32)
-    is_empty = pc.fill_null(pc.equal(pc.ascii_trim(raw_ids, " "), ""), True)
+    is_empty = pc.is_in(pc.utf8_lower(pc.utf8_trim_whitespace(raw_ids)), pa.array([*PLACEHOLDERS, None], raw_ids.type))
     is_long = pc.greater(pc.binary_length(raw_ids), MAX_USER_BYTES)
     verdicts = pc.case_when(
         pa.StructArray.from_arrays([is_empty, is_long], ["empty", "long"]), "no user", "user id too long"

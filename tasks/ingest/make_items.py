@@ -16,6 +16,11 @@ _PLAIN = rf"^https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?:/{_PART})*/?$"
 _SAME = rf"^(?:/{_PART})+/?$|^[A-Za-z0-9_]{{1,31}}$"  # paths and page ids that are items as they are
 _NOT_PLAIN = r"/(?i:index|default)\.|eyJ"
 _LONG = "[A-Za-z0-9_+=%-]{32}"
+# How programs write a missing value, in small letters; the last is a UUID.
+PLACEHOLDERS = (
+    *("", "-", "na", "n/a", "nan", "<na>", "null", "\\n", "none", "undefined", "(not set)"),
+    "00000000-0000-0000-0000-000000000000",
+)
 
 
 def find_pages(
@@ -38,8 +43,8 @@ def find_pages(
     items = keys.clone().scatter(is_plain.arg_true(), plain).scatter(is_other.arg_true(), other)
     path = pl.col("key").str.extract("^([^?#]*)")
     verdict = (
-        pl.when(pl.col("key").is_null() | (pl.col("key").str.strip_chars() == ""))
-        .then(pl.lit("no URL"))
+        pl.when(pl.col("key").is_null() | pl.col("key").str.strip_chars().str.to_lowercase().is_in(PLACEHOLDERS))
+        .then(pl.lit("no page"))
         .when(path.str.contains(ASSET_PATTERN) if drops_assets else pl.lit(False))
         .then(pl.lit("static asset"))
         .when(pl.col("item").is_null())

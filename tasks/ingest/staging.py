@@ -23,6 +23,7 @@ from surf2vec.tasks.ingest.blocks import BlockReader
 from surf2vec.tasks.ingest.deliveries import read_by
 from surf2vec.tasks.ingest.formats import ROLES, LogFile
 from surf2vec.tasks.ingest.make_events import MAX_USER_BYTES, SourceRules, make_events
+from surf2vec.tasks.ingest.make_items import PLACEHOLDERS
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
 from surf2vec.tasks.ingest.sources import SourceFile
 from surf2vec.tasks.ingest.times import EARLIEST, TimeScale, recognise_times
@@ -34,7 +35,10 @@ from surf2vec.trainer.events import OnEvent
 from surf2vec.trainer.system.files import describe_file
 from surf2vec.trainer.system.units import size
 
-LEFT_OUT = ("not a GET request", "status 400 or above", "crawler", "static asset", "not a page", FORGOTTEN)
+LEFT_OUT = (
+    "not a GET request", "status 400 or above", "crawler", "static asset", "not a page view", "not a page", "no page", "no user",
+    FORGOTTEN,
+)  # fmt: skip
 MAX_URL_BYTES = 8192
 MAX_TIME_BYTES = 100
 BAD_TIMES = 3  # shown in messages: times are not personal data
@@ -176,6 +180,8 @@ class Stager:
             "max_user_bytes": MAX_USER_BYTES,
             "max_time_bytes": MAX_TIME_BYTES,
             "crawler_pattern": CRAWLER_PATTERN,
+            "asset_pattern": ASSET_PATTERN,
+            "placeholders": list(PLACEHOLDERS),
             "path": path,
         }
         reader, sources = None, {}
@@ -194,7 +200,7 @@ class Stager:
                         keys = ((log.columns[role] or _ABSENT).replace("~", "~0").replace("/", "~1") for role in ROLES)
                         params["pointers"] = [f"/{key}" for key in keys]
                         sources["source_fields"] = "staging/json_fields"
-                create_table(self.con, "staging/stg_lines", params, **sources)
+                create_table(self.con, "staging/stg_lines", params, **sources, split_fields="staging/split_fields")
             except duckdb.Error as error:
                 raise _explain_reading(log.path, reader, error) from error
         self.progress.add(source.bytes - (reader.done_bytes if reader else 0))

@@ -17,6 +17,7 @@ from typing import Any
 from surf2vec.tasks.config import EvaluateConfig, IngestConfig
 from surf2vec.tasks.corpus.build import build_corpus
 from surf2vec.tasks.corpus.window import CorpusRequest
+from surf2vec.tasks.ingest.make_items import PLACEHOLDERS
 from surf2vec.tasks.ingest.staging import LEFT_OUT
 from surf2vec.tasks.ingest.urls import ASSET_PATTERN, TOKEN_PATTERN, UrlRules, canonical_item
 from surf2vec.tasks.root.run import Root
@@ -78,16 +79,17 @@ def model_log(log: Written, now: datetime) -> Model:
         path = re.split("[?#]", url or "")[0]
         is_asset = has_requests and re.search(ASSET_PATTERN.removesuffix("$") + r"\Z", path)
         page_fault = (
-            "no URL"
-            if not (url or "").strip()
+            "no page"
+            if (url or "").strip().lower() in PLACEHOLDERS
             else "static asset"
             if is_asset
             else "not a page"
             if item is None
             else None
         )
-        user_fault = "no user" if not (user or "").strip(" ") else "user id too long" if size(user) > 1024 else None
-        if reason := user_fault or ("no URL" if url is None else None) or time_fault or page_fault:
+        has_user = (user or "").strip().lower() not in PLACEHOLDERS
+        user_fault = "no user" if not has_user else "user id too long" if size(user) > 1024 else None
+        if reason := user_fault or ("no page" if url is None else None) or time_fault or page_fault:
             model.reasons[line] = reason
         else:
             assert user

@@ -40,7 +40,7 @@ PARAMS = {
     "last_partition": 7, "undated_files": [], "min_item_events": 0, "min_item_users": 0, "keeps_query": False, "max_url_bytes": 9,
     "max_user_bytes": 9, "max_time_bytes": 9, "crawler_pattern": "x", "pointers": ["/a"] * 6, "user_column": "user_id",
     "url_column": "url", "time_column": "ts", "method_column": "surf2vec_absent", "status_column": "surf2vec_absent",
-    "agent_column": "surf2vec_absent",
+    "agent_column": "surf2vec_absent", "placeholders": ["-"],
 }  # fmt: skip
 ONE_ROW: dict[str, dict[str, Any]] = {
     "intermediate/int_source_size": {"num_lines": 0, "text_bytes": 0, "num_distinct": 0, "distinct_text_bytes": 0},
@@ -63,6 +63,7 @@ def con(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
             con.execute(f"create temporary table {name} ({columns})")
         con.register("delivered_lines", LINES_SCHEMA.empty_table())
         con.register("source_fields", FIELDS_SCHEMA.empty_table())
+        con.register("split_fields", FIELDS_SCHEMA.append(pa.field("is_request", pa.bool_())).empty_table())
         yield con
 
 

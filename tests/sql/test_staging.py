@@ -15,12 +15,13 @@ from surf2vec.sql.runner import connect, create_table
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.ingest.blocks import LINES_SCHEMA
 from surf2vec.tasks.ingest.delimited import FIELDS_SCHEMA
+from surf2vec.tasks.ingest.make_items import PLACEHOLDERS
 from surf2vec.tasks.ingest.staging import MAX_TIME_BYTES, MAX_URL_BYTES, MAX_USER_BYTES, define_session
-from surf2vec.tasks.ingest.urls import CRAWLER_PATTERN
+from surf2vec.tasks.ingest.urls import ASSET_PATTERN, CRAWLER_PATTERN
 
 PARAMS = {
     "keeps_query": False, "max_url_bytes": MAX_URL_BYTES, "max_user_bytes": MAX_USER_BYTES, "max_time_bytes": MAX_TIME_BYTES,
-    "crawler_pattern": CRAWLER_PATTERN,
+    "crawler_pattern": CRAWLER_PATTERN, "asset_pattern": ASSET_PATTERN, "placeholders": list(PLACEHOLDERS),
 }  # fmt: skip
 BROWSER = "Mozilla/5.0 (X11; Linux x86_64; rv:146.0) Gecko/20100101 Firefox/146.0"
 
@@ -35,7 +36,7 @@ def con(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 def stage(con: duckdb.DuckDBPyConnection, model: str, **params: Any) -> list[tuple[Any, ...]]:
     """The rows of stg_lines: (line, user_id, page_key, time, verdict)."""
     sources = {} if model == "delimited" else {"source_fields": f"staging/{model}_fields"}
-    create_table(con, "staging/stg_lines", PARAMS | params, **sources)
+    create_table(con, "staging/stg_lines", PARAMS | params, **sources, split_fields="staging/split_fields")
     return con.execute("select line, user_id, page_key, time, verdict from stg_lines order by line").fetchall()
 
 
@@ -78,6 +79,46 @@ def test_queries_stay_when_keys_are_kept(con: duckdb.DuckDBPyConnection) -> None
 )
 def test_verdicts_of_lines(con: duckdb.DuckDBPyConnection, fields: dict[str, str], verdict: str | None) -> None:
     assert stage_fields(con, **fields)[-1] == verdict
+
+
+@pytest.mark.parametrize(
+    ("url", "page", "verdict"),
+    [
+        ("GET /p/0?sid=1 HTTP/1.1", "/p/0", None),
+        ('"GET https://shop.example/p/0 HTTP/2.0"', "https://shop.example/p/0", None),
+        ("GET /a b HTTP/1.1", "/a b", None),
+        ("GET /p/0", "/p/0", None),
+        ("POST /cart HTTP/1.1", "/cart", "not a GET request"),
+        ("GET /logo.png?v=2 HTTP/3", "/logo.png", "static asset"),
+        ("-", "-", None),
+        ("Get well soon", "Get well soon", None),
+        ("/say/GET /x HTTP/1.1", "/say/GET /x HTTP/1.1", None),
+    ],
+)
+def test_a_request_line_is_split(
+    con: duckdb.DuckDBPyConnection, url: str, page: str | None, verdict: str | None
+) -> None:
+    assert stage_fields(con, url=url) == (2, "u", page, "1", verdict)
+
+
+@pytest.mark.parametrize(
+    ("user", "kept"),
+    [
+        ("192.0.2.1:4711", "192.0.2.1"),
+        ("[2001:db8::1]:443", "2001:db8::1"),
+        ("::ffff:192.0.2.1:4711", "::ffff:192.0.2.1"),
+        ("2001:db8::1", "2001:db8::1"),
+        ("shop:4711", "shop:4711"),
+        ("1.2.3:4", "1.2.3:4"),
+    ],
+)
+def test_an_address_loses_its_port(con: duckdb.DuckDBPyConnection, user: str, kept: str) -> None:
+    assert stage_fields(con, user_id=user)[1] == kept
+
+
+@pytest.mark.parametrize("time", ["NULL", "\\N", " n/a ", "-", "None", ""])
+def test_times_that_mean_nothing_are_none(con: duckdb.DuckDBPyConnection, time: str) -> None:
+    assert stage_fields(con, time=time)[3] is None
 
 
 def test_too_long_a_url_is_not_kept(con: duckdb.DuckDBPyConnection) -> None:

@@ -83,7 +83,7 @@ def test_every_format_gives_the_same_events(tmp_path: Path, root: Path, name: st
 
 
 def test_what_is_in_the_root(tmp_path: Path, root: Path) -> None:
-    log = write_log(tmp_path / "a.csv", "b,/x,2020-07-02 01:00", "a,/y,2020-07-01", "a,/x,2020-07-01", "a,,2020-07-01")
+    log = write_log(tmp_path / "a.csv", "b,/x,2020-07-02 01:00", "a,/y,2020-07-01", "a,/x,2020-07-01", "a,/x,then")
     take_in(root, log, max_reject_ratio=1)
     (source,) = read_json(root / "sources.json")["sources"]
     first, second = (
@@ -91,7 +91,12 @@ def test_what_is_in_the_root(tmp_path: Path, root: Path) -> None:
         f"events/day=2020-07-02/{source['sha256'][:16]}.parquet",
     )
     assert (source["name"], source["copies"], source["bytes"]) == (str(log), [], log.stat().st_size)
-    assert (source["lines"], source["events"], source["rejected"], source["left_out"]) == (4, 3, {"no URL": 1}, {})
+    assert (source["lines"], source["events"], source["rejected"], source["left_out"]) == (
+        4,
+        3,
+        {"time not readable": 1},
+        {},
+    )
     assert source["days"] == {"2020-07-01": 2, "2020-07-02": 1}
     assert {name: file["rows"] for name, file in source["files"].items()} == {first: 2, second: 1}
     schema = pq.read_schema(root / first)

@@ -113,9 +113,6 @@ BAD_LINES = {
     b"u,/a\x00,2020-07-01": "NUL byte",
     b"u,/" + b"x" * 1_000_000 + b",2020-07-01": "URL too long",
     b"u" * 2000 + b",/a,2020-07-01": "user id too long",
-    b",/a,2020-07-01": "no user",
-    b" ,/a,2020-07-01": "no user",
-    b"u,,2020-07-01": "no URL",
     b"u,/a,": "time not readable",
     b"u,/a,whenever": "time not readable",
     b"u,/a,1960-01-01": "time out of scale",
@@ -138,6 +135,14 @@ def test_unusable_lines_are_rejects_and_the_others_count(tmp_path: Path, root: P
     assert {url for _, url, _, _ in read_events(root)} == {"/good", "/old"}
 
 
+def test_lines_without_a_user_or_a_page_are_left_out_and_counted(tmp_path: Path, root: Path) -> None:
+    users = [f"{user},/a,2020-07-01" for user in ("", " ", "NA", "(not set)")]
+    pages = [f"u,{page},2020-07-01" for page in ("", "-", "null", " ", "undefined")]
+    record = take_in(root, write_log(tmp_path / "a.csv", *users, *pages, "u,/b,2020-07-01"))
+    assert (record["lines"], record["events"], record["num_rejected"]) == (10, 1, 0)
+    assert record["left_out"] == {"no page": 5, "no user": 4}
+
+
 def test_an_unusable_line_does_not_take_the_next_one_with_it(tmp_path: Path, root: Path) -> None:
     for number, line in enumerate(BAD_LINES):
         name = f"{number}.csv"
@@ -153,11 +158,13 @@ def test_unusable_lines_of_other_formats(tmp_path: Path, root: Path) -> None:
     (tmp_path / "b.log").write_text(f"{request}\nfree text\n{request.replace('01/Jul/2020', 'whenever')}\n")
     table = pa.table({"user_id": ["u", None, "u"], "url": ["/c", "/c", None], "ts": [datetime(2020, 7, 1)] * 3})
     pq.write_table(table, tmp_path / "c.parquet")
-    take_in(root, tmp_path / "*.*", max_reject_ratio=1)
+    record = take_in(root, tmp_path / "*.*", max_reject_ratio=1)
     assert read_rejects(root) == [
-        ("a.jsonl", 2, "not JSON"), ("a.jsonl", 4, "no URL"), ("b.log", 2, "not an access-log line"),
-        ("b.log", 3, "time not readable"), ("c.parquet", 2, "no user"), ("c.parquet", 3, "no URL"),
-    ]  # fmt: skip
+        ("a.jsonl", 2, "not JSON"),
+        ("b.log", 2, "not an access-log line"),
+        ("b.log", 3, "time not readable"),
+    ]
+    assert record["left_out"] == {"no page": 2, "no user": 1}
 
 
 def test_a_line_longer_than_a_block(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +182,7 @@ def test_too_many_rejects(tmp_path: Path, root: Path) -> None:
         tmp_path / "b.csv",
         *GOOD[:95],
         "u,/a,whenever",
-        ",/a,2020-07-01",
+        f"{'u' * 2000},/a,2020-07-01",
         "u,/a,whenever",
         *GOOD[95:100],
         "u,/a,whenever",
@@ -184,11 +191,11 @@ def test_too_many_rejects(tmp_path: Path, root: Path) -> None:
         root, RejectedError, r"4 of 304 new lines \(1\.32%\) are unusable, more than ingest\.max_reject_ratio allows \(1\.00%\)",
         f"{tmp_path}/*.csv",
     )  # fmt: skip
-    assert f"3 time not readable, 1 no user; most in {tmp_path}/b.csv" in message
+    assert f"3 time not readable, 1 user id too long; most in {tmp_path}/b.csv" in message
     assert f"listed in {root}/rejects/failed" in message
     listed = [
         ("b.csv", 97, "time not readable"),
-        ("b.csv", 98, "no user"),
+        ("b.csv", 98, "user id too long"),
         ("b.csv", 99, "time not readable"),
         ("b.csv", 105, "time not readable"),
     ]
@@ -249,10 +256,10 @@ def test_a_file_that_changes_while_it_is_read(tmp_path: Path, root: Path, monkey
     log = write_log(tmp_path / "a.csv", *GOOD)
     create_table = staging.create_table
 
-    def append_meanwhile(*arguments: Any) -> str:
+    def append_meanwhile(*arguments: Any, **sources: str) -> str:
         with open(log, "a") as file:
             file.write("u,/late,2020-07-01\n")
-        return create_table(*arguments)
+        return create_table(*arguments, **sources)
 
     monkeypatch.setattr(staging, "create_table", append_meanwhile)
     refuse(root, InputError, r"a\.csv changed while it was read: deliver it again", log)

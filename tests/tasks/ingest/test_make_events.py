@@ -84,9 +84,21 @@ def test_the_first_of_the_reasons_counts(con: duckdb.DuckDBPyConnection) -> None
     events = make_events(con, lines, rules())
     assert events.rows["line"].to_pylist() == [1]
     assert rows_of(events.refused) == [
-        (3, "no user"), (4, "no user"), (5, "no URL"), (6, bad_time), (7, bad_time), (8, "not a page"), (9, "no URL"),
+        (3, "no user"), (4, "no user"), (5, "no page"), (6, bad_time), (7, bad_time), (8, "not a page"), (9, "no page"),
         (10, "user id too long"), (11, "static asset"), (12, "time out of scale"),
     ]  # fmt: skip
+
+
+def test_placeholders_are_neither_users_nor_pages(con: duckdb.DuckDBPyConnection) -> None:
+    nil = "00000000-0000-0000-0000-000000000000"
+    values = ["NA", "N/A", "null", "NULL", "\\N", "None", "undefined", "(not set)", "-", " - ", "NaN", nil]
+    users = [(line, value, "/", DAY, None) for line, value in enumerate(values)]
+    pages = [(line + 100, "u", value, DAY, None) for line, value in enumerate(values[:-1])]
+    others = [(200, "Nadia", "/", DAY, None), (201, "0", "nullable", DAY, None)]
+    events = make_events(con, make_lines(*users, *pages, *others), rules())
+    assert sorted(events.rows["line"].to_pylist()) == [200, 201]
+    verdicts = dict(rows_of(events.refused))
+    assert verdicts == {line: "no user" for line, *_ in users} | {line: "no page" for line, *_ in pages}
 
 
 def test_no_lines_at_all(con: duckdb.DuckDBPyConnection) -> None:

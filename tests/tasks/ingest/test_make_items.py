@@ -85,7 +85,7 @@ def test_arrays_of_any_kind(width: pa.DataType) -> None:
 def test_nulls_stay_null_whatever_bytes_are_theirs() -> None:
     offsets, is_there = pa.array([0, 2, 4], pa.int32()).buffers()[1], pa.py_buffer(b"\x01")
     keys = pa.Array.from_buffers(pa.string(), 2, [is_there, offsets, pa.py_buffer(b"/a/b")])
-    assert rows_of(find_pages(keys, UrlRules(), True, ALL)) == [("/a", None), (None, "no URL")]
+    assert rows_of(find_pages(keys, UrlRules(), True, ALL)) == [("/a", None), (None, "no page")]
 
 
 def test_batches_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_verdicts_on_any_urls(urls: list[str | None], end: str, drops_assets: bo
     for key in keys:
         item = None if key is None else canonical_item(key, UrlRules())
         if key is None or not key.strip():
-            verdict = "no URL"
+            verdict = "no page"
         elif drops_assets and re.search(ASSET_PATTERN.removesuffix("$") + r"\Z", re.split("[?#]", key)[0]):
             verdict = "static asset"
         else:
@@ -145,8 +145,8 @@ def test_why_something_is_no_page() -> None:
     items, verdicts = find_pages(pa.array(keys), UrlRules(), True, ALL)
     assert dict(zip(keys, verdicts.to_pylist(), strict=True)) == {
         "/a": None, "https://www.example.com/b/": None, "about:blank": "not a page", "/logo.png": "static asset",
-        "/x.css?v=1": "static asset", "  ": "no URL", "": "no URL", None: "no URL",
-        "\t": "no URL", "\u00a0": "no URL", "-": "not a page",
+        "/x.css?v=1": "static asset", "  ": "no page", "": "no page", None: "no page",
+        "\t": "no page", "\u00a0": "no page", "-": "no page",
     }  # fmt: skip
     assert items.to_pylist()[:2] == ["/a", "https://example.com/b"]
     items, verdicts = find_pages(pa.array(keys), UrlRules(), False, ALL)

@@ -15,7 +15,7 @@ from tests.roots.ingest import read_events, take_in, write_log
 
 def test_rejects_of_what_was_taken_in_and_of_what_was_refused(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    a = write_log(tmp_path / "a.csv", "u,/a,2020-07-01", "u,/a,whenever", "u,/a,x", ",/a,2020-07-01")
+    a = write_log(tmp_path / "a.csv", "u,/a,2020-07-01", "u,/a,whenever", "u,/a,x", f"{'u' * 2000},/a,2020-07-01")
     take_in(root, a, max_reject_ratio=1)
     b = write_log(tmp_path / "b.csv", "u,/a,then")
     with pytest.raises(RejectedError, match=r"which `surf2vec rejects` prints"):
@@ -24,7 +24,7 @@ def test_rejects_of_what_was_taken_in_and_of_what_was_refused(tmp_path: Path) ->
     assert found["num_rejected"] == 4
     assert found["counts"] == [
         {"delivery": "taken in", "source": str(a), "reason": "time not readable", "lines": 2},
-        {"delivery": "taken in", "source": str(a), "reason": "no user", "lines": 1},
+        {"delivery": "taken in", "source": str(a), "reason": "user id too long", "lines": 1},
         {"delivery": "refused", "source": str(b), "reason": "time not readable", "lines": 1},
     ]
     assert [(row["source"], row["line"]) for row in found["rejects"]] == [(str(a), 3), (str(a), 4), (str(b), 2)]

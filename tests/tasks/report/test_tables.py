@@ -15,7 +15,7 @@ RECORD: dict[str, Any] = {
     },
     "steps": {
         "ingest": {
-            "lines": 40_000, "events": 30_000, "left_out": {"static asset": 9_000, "crawler": 900}, "rejected": {"no URL": 100},
+            "lines": 40_000, "events": 30_000, "left_out": {"static asset": 9_000, "crawler": 900}, "rejected": {"no page": 100},
             "many_queries": [{"page": "/index.php", "num_queries": 1600, "keys": ["id", "lang"]}],
         },
         "corpus": {
@@ -34,7 +34,7 @@ RECORD: dict[str, Any] = {
 def test_each_loss_names_its_reason_and_the_setting() -> None:
     losses = list_losses(RunRecord.model_validate(RECORD))
     assert [(loss["what"], loss["before"], loss["after"], loss["because"]) for loss in losses] == [
-        ("lines", 40_000, 30_000, "9,000 static asset, 900 crawler, 100 no URL"),
+        ("lines", 40_000, 30_000, "9,000 static asset, 900 crawler, 100 no page"),
         ("events", 30_000, 29_000, "bots: more events on a day than 2,000 (ingest.max_day_events)"),
         (
             "items", 26_492, 246,
