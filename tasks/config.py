@@ -3,6 +3,8 @@
 `tasks/night/config.py` puts them together into one configuration; a step takes only the part it needs.
 """
 
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from typing import Annotated, ClassVar, Literal
 from zoneinfo import ZoneInfo
 
@@ -30,6 +32,27 @@ def pattern_groups(pattern: str) -> list[str]:
     except pl.exceptions.ComputeError as error:
         reason = str(error).strip().splitlines()[-1].removeprefix("error: ")
         raise ValueError(f"not a usable regular expression: {reason}") from None
+
+
+TIME_UNITS = {name: f"{name} since 1970-01-01" for name in ("seconds", "milliseconds", "microseconds", "nanoseconds")}
+TIME_UNITS |= {"days": "days since 1899-12-30", "ticks": "ticks since 0001-01-01", "filetime": "ticks since 1601-01-01"}
+TIME_UNITS |= {"webkit": "microseconds since 1601-01-01", "cocoa": "seconds since 2001-01-01"}
+_MICROSECONDS = {"seconds": Fraction(10**6), "milliseconds": Fraction(1000), "microseconds": Fraction(1)}
+_MICROSECONDS |= {"nanoseconds": Fraction(1, 1000), "ticks": Fraction(1, 10), "days": Fraction(86_400 * 10**6)}
+
+
+def parse_time_unit(text: str) -> tuple[Fraction, int]:
+    """Return the microseconds in a unit of ingest.time_unit, and those from 1970 to its origin. Raises ValueError."""
+    try:
+        name, instant = TIME_UNITS.get(text, text).split(" since ")
+        origin = datetime.fromisoformat(instant)
+        since_1970 = origin.replace(tzinfo=origin.tzinfo or UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+        return _MICROSECONDS[name], since_1970 // timedelta(microseconds=1)
+    except (ValueError, KeyError):
+        raise ValueError(
+            f"{text!r} is no unit: there are {', '.join(TIME_UNITS)}, and order; from another instant, for instance "
+            "'milliseconds since 2016-06-14T03:59:59.998Z'"
+        ) from None
 
 
 ItemKind = Literal["page", "prefix", "host"]
@@ -68,6 +91,9 @@ class IngestConfig(Section):
     perhaps host, method, status, agent. By default Common, Combined, and both with the site in front."""
     time_format: Names = Field((), title="Time format")
     """How times are written as text, as of strptime: %d.%m.%Y %H:%M; several are tried in order. Default: ISO 8601, numbers."""
+    time_unit: str | None = Field(None, title="Time unit")
+    """What times that are numbers count: seconds, milliseconds, microseconds, nanoseconds (since 1970), days (Excel), ticks
+    (.NET), filetime, webkit (Chrome), cocoa (Safari), milliseconds since 2016-06-14T03:59:59.998Z; or order. Default: by size."""
     timezone: str = Field("UTC", title="Time zone")
     """Zone of times without one, e.g. Europe/Berlin."""
     granularity: str = Field("page", title="Granularity", pattern=r"^(page|host|prefix(:([1-9]|1[0-9]|20))?)$")
@@ -129,6 +155,13 @@ class IngestConfig(Section):
         except duckdb.Error as error:
             reason = str(error).partition("\n")[0].rpartition("Error: ")[2]
             raise ValueError(f"{reason}; write for instance %d.%m.%Y %H:%M") from None
+        return value
+
+    @field_validator("time_unit")
+    @classmethod
+    def _known_unit(cls, value: str | None) -> str | None:
+        if value and value != "order":
+            parse_time_unit(value)
         return value
 
     @field_validator("timezone")

@@ -2,26 +2,35 @@
 --         (in the session's zone if it has none), or their position if there is only an order; and the fault of the time.
 -- grain:  line
 -- reads:  stg_lines
--- params: $time_kind (calendar, format, seconds, milliseconds, microseconds, nanoseconds, order, line), $time_formats, $is_dated, $earliest, $latest,
---         $first_row, $end_row (of stg_lines)
+-- params: $time_kind (timestamp, calendar, format, digits, number, order, line), $time_formats, $unit, $divisor, $origin (a number
+--         counts $unit / $divisor microseconds since $origin / $divisor), $is_days (of Excel, as a clock on the wall shows them),
+--         $is_dated, $earliest, $latest, $first_row, $end_row (of stg_lines)
 with timed_lines as (
     select
         line,
         user_id,
         page_key,
+        case
+            when not contains(time::varchar, '.') or try_cast(time::varchar as double) % 1 = 0 then try_cast(time::varchar as bigint)
+        end as whole,
         case $time_kind
-            when 'calendar' then coalesce(
-                epoch_us(try_cast(time as timestamptz)),
-                epoch_us(try_strptime(time::varchar, ['%d/%b/%Y:%H:%M:%S %z', '%Y-%m-%d %H:%M:%S %z']))
-            )
+            when 'timestamp' then epoch_us(try_cast(time as timestamptz))
+            when 'calendar' then calendar_us(time::varchar)
             when 'format' then epoch_us(try_strptime(time::varchar, $time_formats::varchar[])::timestamptz)
-            when 'seconds' then (try_cast(time::varchar as decimal(18, 6))::decimal(31, 6) * 1000000)::bigint
-            when 'milliseconds' then (try_cast(time::varchar as decimal(18, 3))::decimal(31, 3) * 1000)::bigint
-            when 'microseconds' then try_cast(time::varchar as bigint)
-            when 'nanoseconds' then try_cast(time::varchar as bigint) // 1000
-            when 'order' then nullif(greatest(try_cast(time::varchar as bigint), -1), -1)
+            when 'digits' then epoch_us(try_strptime(whole::varchar, $time_formats::varchar[])::timestamptz)
+            when 'number' then try_cast(
+                $origin::hugeint + coalesce(
+                    whole::hugeint * $unit::bigint,
+                    round(
+                        try_cast(replace(time::varchar, ',', '.') as decimal(27, 10)) * $unit::decimal(11, 0),
+                        if($is_days, -3, 0)
+                    )::hugeint
+                ) as bigint
+            ) // $divisor::bigint
+            when 'order' then nullif(greatest(whole, -1), -1)
             when 'line' then line
-        end as us
+        end as clock_us,
+        if($is_days, epoch_us(make_timestamp(clock_us)::timestamptz), clock_us) as us
     from stg_lines
     where
         verdict is null

@@ -124,7 +124,8 @@ def read_by(config: IngestConfig) -> dict[str, Any]:
     """Return the settings for reading lines that differ from the defaults. A source read with other settings counts as
     unknown.
     """
-    return config.model_dump(mode="json", include={"columns", "access_pattern", "time_format"}, exclude_defaults=True)
+    names = {"columns", "access_pattern", "time_format", "time_unit"}
+    return config.model_dump(mode="json", include=names, exclude_defaults=True)
 
 
 def list_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

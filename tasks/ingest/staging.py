@@ -26,7 +26,7 @@ from surf2vec.tasks.ingest.make_events import MAX_USER_BYTES, SourceRules, make_
 from surf2vec.tasks.ingest.make_items import PLACEHOLDERS
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
 from surf2vec.tasks.ingest.sources import SourceFile
-from surf2vec.tasks.ingest.times import EARLIEST, TimeScale, recognise_times
+from surf2vec.tasks.ingest.times import TimeScale, recognise_times
 from surf2vec.tasks.ingest.urls import ASSET_PATTERN, CRAWLER_PATTERN, UrlRules, canonical_item
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.users.tombstones import FORGOTTEN, Tombstones
@@ -48,6 +48,7 @@ LINE_BYTES, DISTINCT_BYTES, TEXT_COPIES = 120, 60, 3
 Log = tuple[LogFile, SourceFile]
 _ABSENT = "surf2vec_absent"
 _MACROS = {
+    "calendar_us": ("text",),
     "page_key": ("url", "keeps_query", "max_url_bytes"),
     "whole_number": ("value", "column_type"),
     "number_fault": ("user_id", "user_type", "url", "url_type"),
@@ -136,7 +137,7 @@ class Stager:
         self._load(log, source)
         con, config = self.con, self.staging.config
         [found] = fetch_rows(con, "intermediate/int_source_size")
-        scale = recognise_times(con, log, found["num_lines"], config.timezone, config.time_format)
+        scale = recognise_times(con, log, source.name, found["num_lines"], config, self.staging.now)
         create_table(con, "intermediate/int_refused_lines")
         parts = range(0, found["num_lines"], _choose_part_lines(self.part_bytes, **found))
         sorted_parts = self._write_parts(log, source, scale, parts)
@@ -219,13 +220,7 @@ class Stager:
 
     def _write_parts(self, log: LogFile, source: SourceFile, scale: TimeScale, parts: range) -> dict[int, list[Path]]:
         """Write the events of each part of `stg_lines`, one sorted file per day; adds to `int_refused_lines`."""
-        params = {
-            "time_kind": scale.kind,
-            "time_formats": list(self.staging.config.time_format) or ["%Y"],
-            "is_dated": scale.is_dated,
-            "earliest": EARLIEST,
-            "latest": self.staging.now + timedelta(days=1),
-        }
+        params = scale.params | {"latest": self.staging.now + timedelta(days=1)}
         rules = SourceRules(
             int(source.source_id, 16), self._url_rules, log.is_access_log, scale.is_dated, self.staging.partitions, self.user_key,
             self.forgotten,

@@ -1,83 +1,202 @@
-"""Recognises the times of a log: calendar times, a count of seconds or fractions since 1970, or only an order.
+"""Recognises the times of a log: calendar times, a count of units since an instant, or only an order.
 
 The median gives the unit of numbers: seconds up to 1e11 (the year 5138), milliseconds up to 1e14, microseconds up to 1e17,
-nanoseconds above. Below 1e8 (March 1973) they are not times but an order.
+nanoseconds above. Below 1e8 (March 1973) they are not times but an order; 8 or 14 digits that are a day or a second are dates.
+What cannot be right is refused, with the units and formats that make usual times of it.
 """
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import duckdb
 
 from surf2vec.sql.runner import fetch_rows
+from surf2vec.tasks.config import TIME_UNITS, IngestConfig, parse_time_unit
 from surf2vec.tasks.ingest.formats import LogFile
+from surf2vec.trainer.errors import InputError
 
 EARLIEST = datetime(1973, 3, 3, 9, 46, 40, tzinfo=UTC).replace(tzinfo=None)  # 1e8 seconds
+OLDEST = datetime(1995, 1, 1)  # there are hardly older logs of the web
 PROFILE_LINES = 10_000
-_DATES = ("%d.%m.%Y", "%d.%m.%y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y.%m.%d", "%d %b %Y", "%b %d, %Y")
-_CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", ", %H:%M", ", %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
-_UNITS = ((1e11, "seconds"), (1e14, "milliseconds"), (1e17, "microseconds"), (float("inf"), "nanoseconds"))
+_DATES = "%d.%m.%Y;%d.%m.%y;%d/%m/%Y;%m/%d/%Y;%d/%m/%y;%m/%d/%y;%d-%m-%Y;%m-%d-%Y;%d-%m-%y;%m-%d-%y;%y-%m-%d;%Y.%m.%d;"
+_DATES += "%d %b %Y;%d-%b-%Y;%b %d, %Y"
+_CLOCKS = "; %H:%M; %H:%M:%S; %H:%M:%S.%f;, %H:%M;, %H:%M:%S; %I:%M %p; %I:%M:%S %p;, %I:%M:%S %p"
+_DIGITS = {"%Y": 4, "%Y%m": 6, "%y%m%d": 6, "%Y%m%d": 8, "%Y%m%d%H": 10, "%Y%m%d%H%M": 12, "%Y%m%d%H%M%S%f": 17}
+_UNITS = (
+    (1e8, "order"),
+    (1e11, "seconds"),
+    (1e14, "milliseconds"),
+    (1e17, "microseconds"),
+    (float("inf"), "nanoseconds"),
+)
+_RARE_UNITS = ("nanoseconds since 2001-01-01", "seconds since 1900-01-01", "days since 1970-01-01")
+_WORDS = {"order": "integer order", "days": "Excel's days", "ticks": ".NET's ticks", "filetime": "FILETIME"}
+_WORDS |= {"webkit": "WebKit's microseconds", "cocoa": "Cocoa's seconds"}
+_YEAR = timedelta(days=365.25)
 
 
 @dataclass(frozen=True)
 class TimeScale:
-    """How the times of a source are read. kind: for the SQL steps; description: for people."""
+    """How the times of a source are read. kind: for the SQL steps; description: for people; unit: of numbers, or order."""
 
     kind: str
     description: str
+    unit: str = "seconds"
+    formats: tuple[str, ...] = ("%Y",)
 
     @property
     def is_dated(self) -> bool:
         return self.kind not in ("order", "line")
 
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters of int_timed_lines."""
+        unit, origin = parse_time_unit(self.unit if self.is_dated else "seconds")
+        number = {"unit": unit.numerator, "divisor": unit.denominator, "origin": origin * unit.denominator}
+        words = {"time_kind": self.kind, "time_formats": list(self.formats), "is_days": self.unit == "days"}
+        return number | words | {"is_dated": self.is_dated, "earliest": EARLIEST}
+
 
 def explain_bad_times(times: Sequence[str], formats: Sequence[str]) -> str:
     """Return a message with the first unreadable times, and the setting of a usual format that fits them, if any."""
-    shown = ", ".join("(not shown: no time)" if "@" in text or "://" in text else repr(text[:40]) for text in times)
     setting = " or ".join(f"--set 'ingest.time_format={found}'" for found in guess_formats(times))
     way_out = setting or "--set ingest.time_format=..., as of strptime, for instance %d.%m.%Y %H:%M"
     tried = f" by ingest.time_format ({', '.join(formats)})" if formats else ""
-    return f"the first times that could not be read{tried}: {shown}; say how they are written with {way_out}"
+    return f"the first times that could not be read{tried}: {_quote(times)}; say how they are written with {way_out}"
 
 
-def guess_formats(times: Sequence[str]) -> list[str]:
-    """Return the usual formats that fit all of these times: two if day and month are ambiguous."""
+def guess_formats(times: Sequence[str], latest: datetime = datetime.max) -> list[str]:
+    """Return the usual formats that make times from 1995 to `latest` of all these texts: two if day and month are ambiguous."""
+    texts = [text.strip().removesuffix(".0") for text in times]
+    lengths = {text.isdecimal() and len(text) for text in texts}
+    usual = [date + clock for date in _DATES.split(";") for clock in _CLOCKS.split(";")]
     found = []
-    for format in (date + clock for date in _DATES for clock in _CLOCKS):
+    for format in [format for format, length in _DIGITS.items() if lengths == {length}] or usual:
         with suppress(ValueError):
-            for text in times:
-                datetime.strptime(text.strip(), format)
-            found.append(format)
+            if all(OLDEST <= datetime.strptime(text, format) <= latest for text in texts):
+                found.append(format)
     return found if times else []
 
 
+def guess_units(low: float, high: float, latest: datetime, but: str = "") -> list[str]:
+    """Return the units that make usual times of numbers from `low` to `high`: from 1995 to `latest`, some of the last 15 years,
+    and years after the origin; rare units if there are no others.
+    """
+
+    def is_usual(unit: str) -> bool:
+        origin, first, last = _read(unit, 0, low, high)
+        return max(_us(OLDEST), origin + 5 * _us(_YEAR)) <= first and _us(latest - 15 * _YEAR) <= last <= _us(latest)
+
+    found = [[unit for unit in units if unit != but and is_usual(unit)] for units in (TIME_UNITS, _RARE_UNITS)]
+    return found[0] or found[1]
+
+
 def recognise_times(
-    con: duckdb.DuckDBPyConnection, log: LogFile, num_lines: int, timezone: str, formats: Sequence[str]
+    con: duckdb.DuckDBPyConnection, log: LogFile, name: str, num_lines: int, config: IngestConfig, now: datetime
 ) -> TimeScale:
-    """Return how to read the times of the loaded `stg_lines`; text by `formats` if given."""
+    """Return how to read the times of the loaded `stg_lines` of the log `name`; text by the formats of the settings, if given.
+
+    Raises InputError when most of the times cannot be right.
+    """
     if log.columns["time"] is None:
         return TimeScale("line", "order of the lines")
     if log.format == "access":
         return TimeScale("calendar", "access-log times")
-    column_type = str(con.table("stg_lines").select("time").types[0])
-    if column_type.startswith(("TIMESTAMP", "DATE")):
-        has_zone = "WITH TIME ZONE" in column_type
-        return TimeScale("calendar", "timestamps" if has_zone else f"timestamps without zone, taken as {timezone}")
-    if formats and column_type == "VARCHAR":
-        return TimeScale("format", f"as {' or '.join(formats)}")
-    [profile] = fetch_rows(con, "intermediate/int_time_profile", {"stride": max(1, num_lines // PROFILE_LINES)})
+    column_type, formats = str(con.table("stg_lines").select("time").types[0]), config.time_format
+    is_typed = column_type.startswith(("TIMESTAMP", "DATE"))
+    is_digits = column_type != "VARCHAR" and all(re.fullmatch(r"(%[A-Za-z])+", format) for format in formats)
+    if formats and not is_typed and (is_digits or column_type == "VARCHAR"):
+        return TimeScale("digits" if is_digits else "format", f"as {' or '.join(formats)}", formats=formats)
+    latest = now + timedelta(days=1)
+    params = {"stride": max(1, num_lines // PROFILE_LINES), "oldest": OLDEST, "latest": latest}
+    [profile] = fetch_rows(con, "intermediate/int_time_profile", params)
     if 2 * profile["num_numbers"] > profile["num_times"]:
-        return scale_of(profile["median"])
-    return TimeScale(
-        "calendar", "text with zone" if profile["num_zoned"] else f"text without zone, taken as {timezone}"
-    )
+        scale = _scale_of_numbers(profile, config.time_unit)
+    else:
+        has_zone = "WITH TIME ZONE" in column_type or (profile["num_zoned"] and not is_typed)
+        zone = "with zone" if has_zone else f"without zone, taken as {config.timezone}"
+        scale = TimeScale(*(("timestamp", f"timestamps {zone}") if is_typed else ("calendar", f"text {zone}")))
+    if fault := _find_fault(scale, profile, log, config.time_unit, latest):
+        raise InputError(f"the times of {name} ({_quote(sorted(profile['examples'])[:2])}) cannot be right: {fault}")
+    return scale
 
 
-def scale_of(median: float) -> TimeScale:
-    """Return the unit of numbers of this size."""
-    if median < 1e8:
-        return TimeScale("order", "integer order")
-    unit = next(name for limit, name in _UNITS if median < limit)
-    return TimeScale(unit, f"epoch {unit}")
+def _scale_of_numbers(profile: dict[str, Any], unit: str | None) -> TimeScale:
+    """Return how to read numbers: by the unit that was given, as digits of a date, or by their size."""
+    if not unit and profile["num_written"] > 0.95 * profile["num_numbers"]:
+        return TimeScale("digits", "dates as digits", formats=("%Y%m%d", "%Y%m%d%H%M%S"))
+    return scale_of(profile["numbers"][1], unit)
+
+
+def scale_of(median: float, unit: str | None = None) -> TimeScale:
+    """Return the scale of numbers of a unit, by default the one of numbers of this size."""
+    unit = unit or next(name for limit, name in _UNITS if median < limit)
+    description = _WORDS.get(unit, unit if " " in unit else f"epoch {unit}")
+    return TimeScale("order" if unit == "order" else "number", description, unit)
+
+
+def _find_fault(
+    scale: TimeScale, profile: dict[str, Any], log: LogFile, unit: str | None, latest: datetime
+) -> str | None:
+    """Return why the times of a source cannot be right, with the settings that make usual times of them; None if they may be.
+
+    unit: of the settings; a unit that a person gave is doubted only if it makes no times at all.
+    """
+    is_number = scale.kind in ("number", "order")
+    values: list[Any] = profile["numbers" if is_number else "calendar_times"]
+    if not values or scale.unit == unit == "order":
+        return None
+    low, median, high = values
+    units = guess_units(low, high, latest, scale.unit) if is_number else []
+    formats = guess_formats(profile["examples"], latest)
+    if scale.kind == "order" and "days" not in units and 2 * profile["num_distinct"] > profile["num_numbers"]:
+        units = []  # positions rarely repeat, days do
+    settings = [f"--set 'ingest.time_format={found}'" for found in formats]
+    settings += [f"--set 'ingest.time_unit={found}' ({_show(*_read(found, low, high))})" for found in units]
+    way_out = f"say what they are with ingest.time_{'unit' if is_number else 'format'} (docs/logs.md)"
+    if settings:
+        way_out = f"try {' or '.join(settings)}"
+    confirm = f", or, if it is right, --set ingest.time_unit={scale.unit}"
+    if scale.kind == "order":
+        if profile["num_fractions"]:
+            return f"an order has no fractions; {way_out}"
+        return f"they may be an order or dates; {way_out}{confirm}" if settings else None
+    first, middle, last = _read(scale.unit, low, median, high) if is_number else (low, median, high)
+    span = f"as {scale.description} they are {_show(first, last)}"
+    if middle > _us(latest):
+        return f"{span}, most of them in the future; {way_out}"
+    if last < _us(EARLIEST if is_number and unit else OLDEST):
+        return f"{span}, all before 1995; {way_out}"
+    is_server_log = log.columns.get("status") or log.columns.get("method")
+    if units and not unit and not is_server_log and last < _us(latest - 31 * _YEAR):  # as many from 1970 to 2001
+        return f"{span}, which is long ago; {way_out}{confirm}"
+    if is_number and not unit and 2 * profile["num_rounded"] > profile["num_numbers"]:
+        return "their last digits are lost (Excel shortens long numbers); export them again, as whole numbers"
+    return None
+
+
+def _quote(times: Sequence[str]) -> str:
+    return ", ".join("(not shown: no time)" if "@" in text or "://" in text else repr(text[:40]) for text in times)
+
+
+def _read(unit: str, *numbers: float) -> list[float]:
+    """Return the microseconds since 1970 that numbers of a unit are."""
+    length, origin = parse_time_unit(unit)
+    return [number * float(length) + origin for number in numbers]
+
+
+def _us(time: datetime | timedelta) -> float:
+    return (time - datetime(1970, 1, 1) if isinstance(time, datetime) else time) / timedelta(microseconds=1)
+
+
+def _show(*span: float) -> str:
+    """Return a span of times as text for people, a far one as its years."""
+    try:
+        texts = [str(datetime(1970, 1, 1) + timedelta(seconds=round(us / 1e6))) for us in span]
+    except OverflowError:
+        texts = [f"the year {1970 + us / _us(_YEAR):,.0f}" for us in span]
+    return f"from {' to '.join(texts)}"

@@ -35,6 +35,7 @@ FILES = {
 }
 PARAMS = {
     "time_kind": "calendar", "time_formats": ["%Y"], "is_dated": True, "earliest": "2000-01-01", "latest": "2100-01-01",
+    "unit": 1, "divisor": 1, "origin": 0, "is_days": False, "oldest": "2000-01-01",
     "first_row": 0, "end_row": 9, "stride": 1, "most": 3, "source_name": "a.csv", "left_out": ["crawler"], "token_pattern": "x+",
     "asset_pattern": "x", "least_queries": 1, "most_hints": 3, "partitions": 8, "num_partitions": 1, "first_partition": 0,
     "last_partition": 7, "undated_files": [], "min_item_events": 0, "min_item_users": 0, "keeps_query": False, "max_url_bytes": 9,
@@ -44,14 +45,17 @@ PARAMS = {
 }  # fmt: skip
 ONE_ROW: dict[str, dict[str, Any]] = {
     "intermediate/int_source_size": {"num_lines": 0, "text_bytes": 0, "num_distinct": 0, "distinct_text_bytes": 0},
-    "intermediate/int_time_profile": {"num_times": 0, "num_zoned": 0, "num_numbers": 0, "median": None},
+    "intermediate/int_time_profile": {
+        "num_times": 0, "num_zoned": 0, "num_numbers": 0, "num_fractions": 0, "num_rounded": 0, "num_written": 0,
+        "num_distinct": 0, "numbers": None, "calendar_times": None, "examples": None,
+    },
     "intermediate/int_unknown_events": {"num_events": 0},
     "intermediate/int_users": {"num_users": 0},
     "checks/event_faults": {
         "incomplete_events": 0, "misplaced_events": 0, "misdated_events": 0, "unsorted_events": 0, "duplicate_events": 0,
     },
 }  # fmt: skip
-MACROS = {"staging/number_fault", "staging/page_key", "staging/whole_number"}
+MACROS = {"staging/calendar_us", "staging/number_fault", "staging/page_key", "staging/whole_number"}
 ALL = {str(path.relative_to(FOLDER).with_suffix("")) for path in FOLDER.rglob("*.sql")}
 
 
@@ -79,7 +83,12 @@ def test_nothing_gives_nothing(con: duckdb.DuckDBPyConnection, tmp_path: Path, m
 
 @pytest.mark.parametrize(
     "call",
-    ["number_fault(null, 'DOUBLE', null, 'DOUBLE')", "page_key(null, false, 9)", "whole_number(null, 'DOUBLE')"],
+    [
+        "number_fault(null, 'DOUBLE', null, 'DOUBLE')",
+        "page_key(null, false, 9)",
+        "whole_number(null, 'DOUBLE')",
+        "calendar_us(null)",
+    ],
 )
 def test_macros_leave_null(con: duckdb.DuckDBPyConnection, call: str) -> None:
     assert con.execute(f"select {call}").fetchall() == [(None,)]
