@@ -76,6 +76,9 @@ class ColumnsConfig(Section):
     """Column with the URL, path or page id."""
     time: Names = Field(("ts",), title="Time")
     """Column with the time, or an integer order. Empty: the order of the lines."""
+    date: ClassVar[tuple[str, ...]] = ()  # before the time, where they are two columns
+    site: ClassVar[tuple[str, ...]] = ()  # before a page that is a path
+    view: ClassVar[tuple[str, ...]] = ()  # tells page views from other events
     method: ClassVar[tuple[str, ...]] = ("method",)  # only GET counts
     status: ClassVar[tuple[str, ...]] = ("status", "response")  # 400 and above is left out
     agent: ClassVar[tuple[str, ...]] = ("user_agent", "useragent")  # crawlers are left out

@@ -2,7 +2,8 @@
 --         surf2vec_absent.
 -- grain:  line (row of the file, 1-based)
 -- reads:  the file
--- params: $path, $user_column, $url_column, $time_column, $method_column, $status_column, $agent_column
+-- params: $path, $user_column, $url_column, $time_column, $method_column, $status_column, $agent_column, $site_column,
+--         $view_column
 with file_rows as (
     select
         *,
@@ -18,7 +19,9 @@ named_columns as (
         columns([$time_column]) as raw_time,
         columns([$method_column])::varchar as method,
         columns([$status_column])::varchar as status,
-        columns([$agent_column])::varchar as agent
+        columns([$agent_column])::varchar as agent,
+        columns([$site_column])::varchar as site,
+        columns([$view_column])::varchar as "view"
     from file_rows
 )
 
@@ -30,6 +33,8 @@ select
     method,
     status,
     agent,
+    site,
+    "view",
     case
         when contains(user_id, chr(0)) or contains(url, chr(0)) then 'NUL byte'
         else number_fault(user_id, typeof(raw_user), url, typeof(raw_url))

@@ -1,7 +1,8 @@
--- split_fields: the fields of a log, a page that is a request line (GET /a HTTP/1.1) split into method and page, and addresses of
---         users without their port. The regular expressions see few values: those with a blank or a colon.
+-- split_fields: the fields of a log, a page that is a request line (GET /a HTTP/1.1) split into method and page, a path with the
+--         site before it, without its port, and addresses of users without their port. The regular expressions see few values: those
+--         with a blank or a colon.
 -- grain:  line
--- reads:  source_fields (line, user_id, url, time, method, status, agent, rejected)
+-- reads:  source_fields (line, user_id, url, time, method, status, agent, site, view, rejected)
 select
     line,
     case
@@ -18,10 +19,15 @@ select
             )
     end as request,
     request['page'] <> '' as is_request,
-    case when is_request then request['page'] else source_fields.url end as url,
+    case when is_request then request['page'] else source_fields.url end as page,
+    case
+        when starts_with(page, '/') and site not in ('', '_', '-') then 'http://' || regexp_replace(site, ':[0-9]+$', '') || page
+        else page
+    end as url,
     case when is_request then request['method'] else source_fields.method end as method,
     time,
     status,
     agent,
+    "view",
     rejected
 from source_fields

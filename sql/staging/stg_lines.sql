@@ -3,8 +3,9 @@
 --         query: of one in sixteen URLs with a query, enough to find paths with very many different queries, for
 --         ingest.keep_query.
 -- grain:  line (1-based, the first one of a record of several lines)
--- reads:  split_fields (line, user_id, url, is_request, time, method, status, agent, rejected)
--- params: $keeps_query, $max_url_bytes, $max_user_bytes, $max_time_bytes, $crawler_pattern, $asset_pattern, $placeholders
+-- reads:  split_fields (line, user_id, url, is_request, time, method, status, agent, view, rejected)
+-- params: $keeps_query, $max_url_bytes, $max_user_bytes, $max_time_bytes, $crawler_pattern, $asset_pattern, $placeholders,
+--         $views (values of view in page views, or none)
 select
     line,
     case when strlen(user_id) > $max_user_bytes then left(user_id, $max_user_bytes + 1) else user_id end as user_id,
@@ -21,6 +22,7 @@ select
     end as time,
     case
         when rejected is not null then rejected
+        when len($views::varchar[]) > 0 and not list_contains($views::varchar[], coalesce("view", '')) then 'not a page view'
         when upper(method) not in ('GET', '', '-') then 'not a GET request'
         when try_cast(status as integer) >= 400 then 'status 400 or above'
         when regexp_matches(agent, $crawler_pattern) then 'crawler'

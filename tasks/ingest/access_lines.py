@@ -74,16 +74,15 @@ def split_fields(lines: pa.Table, pattern: str, schema: pa.Schema) -> pa.Table:
     table = pl.DataFrame(lines)
     table = table.filter(pl.col("rejected").is_not_null() | (pl.col("text").str.strip_chars(" \t\r\n") != ""))
     table = table.with_columns(pl.col("text").str.extract_groups(pattern).alias("groups")).unnest("groups")
-    missing = {"host", *schema.names} - {"user_id", *table.columns}
+    table = table.rename({"host": "site"}, strict=False)
+    missing = {*schema.names} - {"user_id", *table.columns}
     table = table.with_columns(pl.lit(None, pl.String).alias(name) for name in missing)
     fault = NO_ACCESS_LINE if any(layout.pattern == pattern for layout in LAYOUTS) else FITS_NO_PATTERN
     url = pl.col("url").fill_null("")
     url = url.str.replace_all("\\\\", "%5C", literal=True).str.replace_all('\\"', "%22", literal=True)
-    site = pl.col("host").str.replace(r":[0-9]+$", "")  # its port does not matter
-    has_site = url.str.starts_with("/") & ~site.is_in(["", "_", "-"])
     fields = table.with_columns(
         pl.col("user").replace("-", "").alias("user_id"),  # servers write - for unknown values
-        pl.when(has_site).then("http://" + site + url).otherwise(url).alias("url"),
+        url.alias("url"),
         pl.coalesce("rejected", pl.when(pl.col("user").is_null()).then(pl.lit(fault))).alias("rejected"),
     )
     return fields.select(schema.names).to_arrow(compat_level=pl.CompatLevel.oldest()).cast(schema)

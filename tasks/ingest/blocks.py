@@ -12,10 +12,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from surf2vec.tasks.ingest.access_lines import split_fields
 from surf2vec.tasks.ingest.delimited import FIELDS_SCHEMA, MAX_RECORD_LINES, NOT_UTF8, NUL_BYTE, is_utf8, parse_fields
 from surf2vec.tasks.ingest.formats import LogFile, explain_stream, open_log
+from surf2vec.tasks.ingest.records import parse_json, split_pages
 
 BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 20
@@ -37,7 +39,7 @@ class BlockReader:
         self.done_bytes = 0
         self.at_line = 1
         self.is_delimited = log.format in ("csv", "tsv")
-        self.schema = LINES_SCHEMA if log.format == "jsonl" else FIELDS_SCHEMA
+        self.schema = LINES_SCHEMA if log.format == "jsonl" and not log.is_nested else FIELDS_SCHEMA
 
     def open(self) -> pa.RecordBatchReader:
         return pa.RecordBatchReader.from_batches(self.schema, self._batches())
@@ -64,9 +66,20 @@ class BlockReader:
         if not data:
             return pa.Table.from_pylist([{"line": first_line, "rejected": LINE_TOO_LONG}], self.schema)
         if self.is_delimited:
-            return parse_fields(data, first_line, self.log)
-        lines = parse_text(data, first_line)
-        return split_fields(lines, self.log.pattern, self.schema) if self.log.pattern else lines
+            fields = parse_fields(data, first_line, self.log)
+        else:
+            lines = parse_text(data, first_line)
+            if self.log.is_nested:
+                return parse_json(lines, self.log)
+            if not self.log.pattern:
+                return lines
+            fields = split_fields(lines, self.log.pattern, self.schema)
+        if self.log.separator:
+            fields = split_pages(fields, self.log.separator)
+        if self.log.columns.get("date"):
+            time = pc.binary_join_element_wise(fields["date"], fields["time"], " ")
+            fields = fields.set_column(fields.column_names.index("time"), "time", time)
+        return fields
 
 
 def cut_blocks(stream: IO[bytes], is_delimited: bool) -> Iterator[tuple[int, bytes]]:

@@ -6,14 +6,16 @@ the same rules: quotes at the start of a field enclose it, two quotes inside sta
 """
 
 import csv
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from surf2vec.tasks.ingest.formats import LogFile
+from surf2vec.tasks.ingest.formats import ROLES, LogFile
 
-FIELDS = ("user_id", "url", "time", "method", "status", "agent")
+FIELDS = tuple({"user": "user_id"}.get(role, role) for role in ROLES)
 FIELDS_SCHEMA = pa.schema([("line", pa.int64()), *((name, pa.string()) for name in FIELDS), ("rejected", pa.string())])
 MAX_RECORD_LINES = 100
 WRONG_COLUMNS = "wrong number of columns"
@@ -88,11 +90,14 @@ def _parse_slowly(data: bytes, first_line: int, log: LogFile) -> pa.Table:
                     fault = NUL_BYTE if "\0" in field else None if is_text else NOT_UTF8
             rows.append((first_line + at, *([None] * len(FIELDS) if fault else used), fault))
         at += num_lines
+    return as_table(rows)
+
+
+def as_table(rows: Iterable[tuple[Any, ...]]) -> pa.Table:
+    """Return rows as a table of FIELDS_SCHEMA."""
     columns = list(zip(*rows, strict=True)) or [()] * len(FIELDS_SCHEMA)
-    return pa.table(
-        [pa.array(column, pa_type) for column, pa_type in zip(columns, FIELDS_SCHEMA.types, strict=True)],
-        schema=FIELDS_SCHEMA,
-    )
+    arrays = [pa.array(column, pa_type) for column, pa_type in zip(columns, FIELDS_SCHEMA.types, strict=True)]
+    return pa.table(arrays, schema=FIELDS_SCHEMA)
 
 
 def _read_record(lines: list[bytes], at: int, log: LogFile) -> tuple[list[str], str | None, int]:

@@ -11,10 +11,12 @@ import re
 import shlex
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import polars as pl
 import pyarrow as pa
@@ -22,6 +24,7 @@ import pyarrow.parquet as pq
 
 from surf2vec.tasks.config import ColumnsConfig, IngestConfig, pattern_groups
 from surf2vec.tasks.ingest.access_lines import ACCESS_LINE, recognise_layout
+from surf2vec.tasks.ingest.nested import list_fields
 from surf2vec.tasks.ingest.sources import expand, is_remote
 from surf2vec.trainer.errors import InputError
 
@@ -35,7 +38,7 @@ _EXTENSIONS = {
 }  # fmt: skip
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _DELIMITERS = ",\t;|"
-ROLES = ("user", "url", "time", "method", "status", "agent")
+ROLES = ("user", "url", "time", "date", "method", "status", "agent", "site", "view")
 REQUIRED = ROLES[:3]
 _WORDS = {"user": "the user", "url": "the URL", "time": "the time"}
 # Usual column names, reduced to letters and digits, the likeliest first.
@@ -67,9 +70,13 @@ class LogFile:
     format       csv, tsv, jsonl, parquet, access, or pattern (read by ingest.access_pattern)
     compression  none, gzip or zstd (of the file, not inside Parquet)
     header       names of the columns in the file; for JSON lines, the keys of the first lines
-    columns      role (user, url, time, method, status, agent) → name of its column or group, or None
+    columns      role (one of ROLES) → name of its column or group, or None
     pattern      the regular expression that splits a line into fields; empty for formats without one
     layout       describes for people which field of an access log is the user and which the page
+    views        values of the column "view" in records of page views; others are left out
+    separator    what separates several pages in the column of pages of a delimited log, if they are lists
+    is_nested    whether records are read by tasks/ingest/records.py, as names are dotted
+    has_lists    whether a record may have several pages
     """
 
     path: Path
@@ -80,6 +87,10 @@ class LogFile:
     columns: dict[str, str | None] = field(default_factory=dict)
     pattern: str = ""
     layout: str = ""
+    views: tuple[str, ...] = ()
+    separator: str = ""
+    is_nested: bool = False
+    has_lists: bool = False
 
     @cached_property
     def positions(self) -> list[int | None]:
@@ -160,11 +171,11 @@ def recognise(path: Path, config: IngestConfig) -> LogFile:
         columns = {role: role if role in groups else None for role in ROLES}
         return replace(log, format="pattern", columns=columns, pattern=config.access_pattern)
     if expected == "jsonl" or (not expected and lines and lines[0].lstrip().startswith(("{", "[{"))):
-        header = _json_keys(path, lines)
-        return replace(log, format="jsonl", header=header, columns=find_columns(path, header, config.columns))
+        return _choose_fields(replace(log, format="jsonl"), (), _json_objects(path, lines), config.columns)
     if not expected and any(ACCESS_LINE.match(line) for line in lines[:HEAD_LINES]):
         pattern, layout = recognise_layout(path, head[:HEAD_LINES])
-        return replace(log, format="access", columns={role: role for role in ROLES}, pattern=pattern, layout=layout)
+        columns = {role: role if f"(?P<{role}>" in pattern else None for role in ROLES}
+        return replace(log, format="access", columns=columns, pattern=pattern, layout=layout)
     if not head[0].strip():
         raise InputError(f"the first line of {path} is blank: it must name the columns")
     log = _recognise_delimited(log, head[0], config.columns)
@@ -209,21 +220,40 @@ def _read_head(path: Path, compression: str) -> tuple[list[str], bool]:
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")], is_all
 
 
-def _json_keys(path: Path, lines: list[str]) -> tuple[str, ...]:
-    """Return the keys of the objects in the first lines, in order of appearance."""
-    keys: dict[str, None] = {}
+def _json_objects(path: Path, lines: list[str]) -> list[dict[str, Any]]:
+    """Return the objects in the first lines."""
+    objects = []
     for line in lines:
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        keys.update(dict.fromkeys(value if isinstance(value, dict) else ()))
-    if not keys or lines[0].lstrip().startswith("["):
+        with suppress(ValueError, RecursionError):
+            objects.append(json.loads(line))
+    objects = [value for value in objects if isinstance(value, dict)]
+    if not objects or lines[0].lstrip().startswith("["):
         raise InputError(
             f"{path} has no JSON object a line: an array, or objects over several lines, cannot be read; "
             "convert it, for instance with jq -c '.[]'"
         )
-    return tuple(keys)
+    return objects
+
+
+def _choose_fields(log: LogFile, flat: Sequence[str], records: list[dict[str, Any]], wanted: ColumnsConfig) -> LogFile:
+    """Choose the fields of a log among flat columns and the fields of its first records.
+
+    Raises InputError if one is missing, or a user or a time is a list.
+    """
+    in_list: dict[str, bool] = {}
+    for name, is_list in chain.from_iterable(map(list_fields, records)):
+        in_list[name] = in_list.get(name, False) or is_list
+    header = (*flat, *in_list)
+    columns = find_columns(log.path, header, wanted)
+    lists = {role for role, name in columns.items() if in_list.get(name or "")}
+    if refused := lists & {"user", "url" in lists or "time"}:
+        role = refused.pop()
+        raise InputError(
+            f"{log.path} has a list for {_WORDS[role]} ({columns[role]!r}), which must be one value: name another column"
+        )
+    keys = {*flat, *(key for record in records for key in record)}
+    is_nested = bool(lists or columns["date"] or {*filter(None, columns.values())} - keys)
+    return replace(log, header=header, columns=columns, is_nested=is_nested, has_lists="url" in lists)
 
 
 def _recognise_delimited(log: LogFile, first: str, wanted: ColumnsConfig) -> LogFile:
@@ -253,14 +283,18 @@ def _recognise_delimited(log: LogFile, first: str, wanted: ColumnsConfig) -> Log
 def _recognise_parquet(path: Path, wanted: ColumnsConfig) -> LogFile:
     try:
         with pq.ParquetFile(path) as file:
-            header, num_rows = tuple(file.schema_arrow.names), file.metadata.num_rows
+            schema, num_rows = file.schema_arrow, file.metadata.num_rows
+            nested = [field.name for field in schema if pa.types.is_nested(field.type)]
+            batches = islice(file.iter_batches(HEAD_LINES, columns=nested), bool(nested))
+            records = [record for batch in batches for record in batch.to_pylist()]
     except (pa.ArrowException, OSError) as error:
         reason = str(error).partition("\n")[0]
         raise InputError(f"{path} is cut short or damaged Parquet ({reason}): deliver it again") from None
-    columns = find_columns(path, header, wanted)
+    flat = [name for name in schema.names if name not in nested]
+    log = _choose_fields(LogFile(path, "parquet"), flat, records, wanted)
     if not num_rows:
         raise EmptyLogError(f"{path} is empty (0 rows): leave it out of --logs, or deliver it whole")
-    return LogFile(path, "parquet", header=header, columns=columns)
+    return log
 
 
 def find_columns(path: Path, header: Sequence[str], wanted: ColumnsConfig) -> dict[str, str | None]:
@@ -294,9 +328,7 @@ def _find(path: Path, header: Sequence[str], names: Sequence[str]) -> str | None
 
 def _describe_missing(path: Path, header: Sequence[str], wanted: ColumnsConfig, missing: Sequence[str]) -> str:
     """Return a message with the missing columns, the existing ones, and settings to paste."""
-    looked_for = " and ".join(
-        f"no column {' or '.join(repr(name) for name in getattr(wanted, role))} for {_WORDS[role]}" for role in missing
-    )
+    looked_for = " and ".join(f"{_name_fault(header, getattr(wanted, role))} for {_WORDS[role]}" for role in missing)
     if any(re.search(r"://|@|^/|^[\d.:TZ +-]*$|.{65}", name) for name in header):  # may be personal data: not shown
         return (
             f"{path} has {looked_for}; its first line looks like data, not like names of columns: give it a header line"
@@ -310,6 +342,16 @@ def _describe_missing(path: Path, header: Sequence[str], wanted: ColumnsConfig, 
         way_out += ", or take the order of the lines for the time with --set 'ingest.columns.time=[]'"
     found = ", ".join(repr(name) for name in header[:50]) + (", ..." if len(header) > 50 else "")
     return f"{path} has {looked_for}; it has {found}; {way_out}"
+
+
+def _name_fault(header: Sequence[str], names: Sequence[str]) -> str:
+    """Return why none of the names is a column: there is none, or it is an object with fields of its own."""
+    for name in names:
+        if inner := [field for field in header if field.startswith(f"{name}.")]:
+            return (
+                f"an object {name!r}, whose fields are {', '.join(map(repr, inner[:10]))}{', ...' * (len(inner) > 10)},"
+            )
+    return f"no column {' or '.join(map(repr, names))}"
 
 
 def guess_columns(header: Sequence[str], roles: Sequence[str], taken: Sequence[str] = ()) -> dict[str, str]:

@@ -16,6 +16,7 @@ _PLAIN = rf"^https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?:/{_PART})*/?$"
 _SAME = rf"^(?:/{_PART})+/?$|^[A-Za-z0-9_]{{1,31}}$"  # paths and page ids that are items as they are
 _NOT_PLAIN = r"/(?i:index|default)\.|eyJ"
 _LONG = "[A-Za-z0-9_+=%-]{32}"
+_JSON = r"""^\s*(?:\{|\[\s*\{?)\s*["']"""  # or how Python shows it
 # How programs write a missing value, in small letters; the last is a UUID.
 PLACEHOLDERS = (
     *("", "-", "na", "n/a", "nan", "<na>", "null", "\\n", "none", "undefined", "(not set)"),
@@ -45,6 +46,8 @@ def find_pages(
     verdict = (
         pl.when(pl.col("key").is_null() | pl.col("key").str.strip_chars().str.to_lowercase().is_in(PLACEHOLDERS))
         .then(pl.lit("no page"))
+        .when(pl.col("key").str.contains(_JSON))
+        .then(pl.lit("page is a list or an object"))
         .when(path.str.contains(ASSET_PATTERN) if drops_assets else pl.lit(False))
         .then(pl.lit("static asset"))
         .when(pl.col("item").is_null())

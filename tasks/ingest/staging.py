@@ -24,6 +24,7 @@ from surf2vec.tasks.ingest.deliveries import read_by
 from surf2vec.tasks.ingest.formats import ROLES, LogFile
 from surf2vec.tasks.ingest.make_events import MAX_USER_BYTES, SourceRules, make_events
 from surf2vec.tasks.ingest.make_items import PLACEHOLDERS
+from surf2vec.tasks.ingest.records import LIST_BITS, read_parquet
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
 from surf2vec.tasks.ingest.sources import SourceFile
 from surf2vec.tasks.ingest.times import TimeScale, recognise_times
@@ -168,7 +169,7 @@ class Stager:
             "days": days,
             "files": about,
         }
-        rejects = self._write_rejects(source) if rejected else None
+        rejects = self._write_rejects(log, source) if rejected else None
         con.execute("drop table int_refused_lines")
         return Staged(source, entry, files, rejects, bad_times)
 
@@ -184,22 +185,25 @@ class Stager:
             "asset_pattern": ASSET_PATTERN,
             "placeholders": list(PLACEHOLDERS),
             "path": path,
+            "views": list(log.views),
         }
         reader, sources = None, {}
         with self.remote.present(source):
             try:
-                if log.format == "parquet":
+                if log.format == "parquet" and log.is_nested:
+                    self.con.register("source_fields", read_parquet(log))
+                elif log.format == "parquet":
                     # DuckDB ignores the case of names, and renames columns that differ only in case.
                     found = self.con.read_parquet(path, hive_partitioning=False).columns
-                    names = dict(zip(log.header, found, strict=True))
+                    names = dict(zip(pq.read_schema(log.path).names, found, strict=True))
                     params |= {f"{role}_column": names.get(log.columns[role] or "", _ABSENT) for role in ROLES}
                     sources["source_fields"] = "staging/parquet_fields"
                 else:
                     reader = BlockReader(log, self.progress.add)
-                    self.con.register("delivered_lines" if log.format == "jsonl" else "source_fields", reader.open())
-                    if log.format == "jsonl":
-                        keys = ((log.columns[role] or _ABSENT).replace("~", "~0").replace("/", "~1") for role in ROLES)
-                        params["pointers"] = [f"/{key}" for key in keys]
+                    is_json = log.format == "jsonl" and not log.is_nested
+                    self.con.register("delivered_lines" if is_json else "source_fields", reader.open())
+                    if is_json:
+                        params["pointers"] = [_point_to(log.columns[role] or _ABSENT) for role in ROLES]
                         sources["source_fields"] = "staging/json_fields"
                 create_table(self.con, "staging/stg_lines", params, **sources, split_fields="staging/split_fields")
             except duckdb.Error as error:
@@ -252,15 +256,21 @@ class Stager:
                 part.unlink()
         return path
 
-    def _write_rejects(self, source: SourceFile) -> Path:
+    def _write_rejects(self, log: LogFile, source: SourceFile) -> Path:
         path = self.staging.folder / "rejects" / f"{source.source_id}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
-        params = {"source_name": source.name, "left_out": list(LEFT_OUT)}
+        line_bits = LIST_BITS if log.has_lists or log.separator else 0
+        params = {"source_name": source.name, "left_out": list(LEFT_OUT), "line_bits": line_bits}
         rows = stream_rows(self.con, "intermediate/int_rejects", params)
         with pq.ParquetWriter(path, rows.schema, compression="zstd") as writer:
             for batch in rows:
                 writer.write_batch(batch)
         return path
+
+
+def _point_to(name: str) -> str:
+    """Return the JSON pointer to a key of an object."""
+    return f"/{name.replace('~', '~0').replace('/', '~1')}"
 
 
 def _explain_reading(path: Path, reader: BlockReader | None, error: duckdb.Error) -> Exception:

@@ -1,7 +1,7 @@
 """The staging models on literal lines: what they make of each format, and why a line is left out."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from surf2vec.sql.runner import connect, create_table
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.ingest.blocks import LINES_SCHEMA
 from surf2vec.tasks.ingest.delimited import FIELDS_SCHEMA
+from surf2vec.tasks.ingest.formats import ROLES
 from surf2vec.tasks.ingest.make_items import PLACEHOLDERS
 from surf2vec.tasks.ingest.staging import MAX_TIME_BYTES, MAX_URL_BYTES, MAX_USER_BYTES, define_session
 from surf2vec.tasks.ingest.urls import ASSET_PATTERN, CRAWLER_PATTERN
@@ -22,7 +23,9 @@ from surf2vec.tasks.ingest.urls import ASSET_PATTERN, CRAWLER_PATTERN
 PARAMS = {
     "keeps_query": False, "max_url_bytes": MAX_URL_BYTES, "max_user_bytes": MAX_USER_BYTES, "max_time_bytes": MAX_TIME_BYTES,
     "crawler_pattern": CRAWLER_PATTERN, "asset_pattern": ASSET_PATTERN, "placeholders": list(PLACEHOLDERS),
+    "views": [],
 }  # fmt: skip
+ABSENT = {f"{role}_column": "surf2vec_absent" for role in ROLES}
 BROWSER = "Mozilla/5.0 (X11; Linux x86_64; rv:146.0) Gecko/20100101 Firefox/146.0"
 
 
@@ -40,11 +43,11 @@ def stage(con: duckdb.DuckDBPyConnection, model: str, **params: Any) -> list[tup
     return con.execute("select line, user_id, page_key, time, verdict from stg_lines order by line").fetchall()
 
 
-def stage_fields(con: duckdb.DuckDBPyConnection, **fields: str | None) -> tuple[Any, ...]:
+def stage_fields(con: duckdb.DuckDBPyConnection, views: Sequence[str] = (), **fields: str | None) -> tuple[Any, ...]:
     """One line of a delimited log with these fields, as stg_lines has it."""
     row = {"line": 2, "user_id": "u", "url": "/a", "time": "1"} | fields
     con.register("source_fields", pa.Table.from_pylist([row], schema=FIELDS_SCHEMA))
-    return stage(con, "delimited")[0]
+    return stage(con, "delimited", views=list(views))[0]
 
 
 def stage_lines(con: duckdb.DuckDBPyConnection, model: str, *lines: str, **params: Any) -> list[tuple[Any, ...]]:
@@ -116,6 +119,15 @@ def test_an_address_loses_its_port(con: duckdb.DuckDBPyConnection, user: str, ke
     assert stage_fields(con, user_id=user)[1] == kept
 
 
+@pytest.mark.parametrize(
+    ("view", "verdict"), [("page_view", None), ("scroll", "not a page view"), (None, "not a page view")]
+)
+def test_what_is_no_page_view_is_left_out(
+    con: duckdb.DuckDBPyConnection, view: str | None, verdict: str | None
+) -> None:
+    assert stage_fields(con, ["page_view", "screen_view"], view=view)[-1] == verdict
+
+
 @pytest.mark.parametrize("time", ["NULL", "\\N", " n/a ", "-", "None", ""])
 def test_times_that_mean_nothing_are_none(con: duckdb.DuckDBPyConnection, time: str) -> None:
     assert stage_fields(con, time=time)[3] is None
@@ -126,7 +138,7 @@ def test_too_long_a_url_is_not_kept(con: duckdb.DuckDBPyConnection) -> None:
 
 
 def test_json_lines(con: duckdb.DuckDBPyConnection) -> None:
-    pointers = ["/who/id~1", "/url", "/ts", "/method", "/status", "/ua"]
+    pointers = ["/who/id~1", "/url", "/ts", "/x", "/method", "/status", "/ua", "/x", "/x"]
     lines = [
         json.dumps({"who/id~1": 0, "url": "/", "ts": 1}),  # not what the pointers ask for
         json.dumps({"who": {"id/": 7}, "url": '/a"b?x', "ts": 1.5, "method": "GET"}),
@@ -154,8 +166,7 @@ def test_parquet_rows(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
         {"Who": [1, 2, None], "page": ["/a?x", "a\0", "c"], "when": [10, 20, 30], "status": [200, 200, 500]}
     )
     pq.write_table(table, path)
-    columns = {f"{role}_column": "surf2vec_absent" for role in ("method", "agent")}
-    columns |= {"user_column": "Who", "url_column": "page", "time_column": "when", "status_column": "status"}
+    columns = ABSENT | {"user_column": "Who", "url_column": "page", "time_column": "when", "status_column": "status"}
     assert stage(con, "parquet", path=str(path), **columns) == [
         (1, "1", "/a", 10, None),
         (2, "2", "a\0", 20, "NUL byte"),
@@ -168,8 +179,7 @@ def stage_column(con: duckdb.DuckDBPyConnection, folder: Path, role: str, values
     table = pa.table({"user_id": ["u"] * len(values), "url": ["/a"] * len(values)})
     table = table.set_column(table.column_names.index(role), role, values)
     pq.write_table(table, folder / "log.parquet", store_schema=False)
-    columns = {f"{name}_column": "surf2vec_absent" for name in ("time", "method", "agent", "status")}
-    columns |= {"user_column": "user_id", "url_column": "url"}
+    columns = ABSENT | {"user_column": "user_id", "url_column": "url"}
     rows = stage(con, "parquet", path=str(folder / "log.parquet"), **columns)
     return [(row[1 if role == "user_id" else 2], row[4]) for row in rows]
 
@@ -202,7 +212,7 @@ def test_bytes_without_the_mark_of_utf8_are_decoded(con: duckdb.DuckDBPyConnecti
 
 
 def test_numbers_of_json_lines(con: duckdb.DuckDBPyConnection) -> None:
-    pointers = ["/user_id", "/url", "/ts", "/method", "/status", "/ua"]
+    pointers = ["/user_id", "/url", "/ts", "/x", "/method", "/status", "/ua", "/x", "/x"]
     values = ["1", "1.0", "1e17", '"1.0"', "1.5", "12345678901234567890", "1e-5"]
     lines = [f'{{"user_id": {value}, "url": {value}, "ts": 1}}' for value in values]
     rows = stage_lines(con, "json", *lines, pointers=pointers)
@@ -216,7 +226,6 @@ def test_what_is_too_long_is_cut_and_stays_too_long(con: duckdb.DuckDBPyConnecti
     assert (len(row[1]), row[3]) == (MAX_USER_BYTES + 1, None)
     table = pa.table({"user_id": ["u" * 100_000], "url": ["/a"], "ts": ["1" * 100_000]})
     pq.write_table(table, tmp_path / "log.parquet")
-    columns = {f"{name}_column": "surf2vec_absent" for name in ("method", "agent", "status")}
-    columns |= {"user_column": "user_id", "url_column": "url", "time_column": "ts"}
+    columns = ABSENT | {"user_column": "user_id", "url_column": "url", "time_column": "ts"}
     (row,) = stage(con, "parquet", path=str(tmp_path / "log.parquet"), **columns)
     assert (len(row[1]), row[3]) == (MAX_USER_BYTES + 1, None)

@@ -15,12 +15,11 @@ from surf2vec.tasks.ingest.formats import ROLES, LogFile
 
 def make_log(delimiter: str, header: str, *names: str | None) -> LogFile:
     """A log with one-letter columns; names: of the column of each role."""
-    return LogFile(
-        Path("a.csv"), "csv", delimiter=delimiter, header=tuple(header), columns=dict(zip(ROLES, names, strict=True))
-    )
+    columns = dict.fromkeys(ROLES) | dict(zip(ROLES, names, strict=False))
+    return LogFile(Path("a.csv"), "csv", delimiter=delimiter, header=tuple(header), columns=columns)
 
 
-LOG = make_log(",", "abc", "a", "b", "c", None, None, None)
+LOG = make_log(",", "abc", "a", "b", "c")
 Row = tuple[Any, ...]
 
 
@@ -67,7 +66,7 @@ def test_lines(data: bytes, expected: list[Row]) -> None:
 
 
 def test_only_columns_in_use_must_be_text() -> None:
-    log = make_log(",", "abc", "a", "b", None, None, None, None)
+    log = make_log(",", "abc", "a", "b")
     for odd in (b"\xff", b"\x00"):
         assert rows(b"u,/a," + odd + b"\nv,/b,1\nw,/" + odd + b",1\n", log)[:2] == [
             (1, "u", "/a", None, None),
@@ -76,16 +75,19 @@ def test_only_columns_in_use_must_be_text() -> None:
 
 
 def test_a_column_may_be_used_twice_and_in_any_order() -> None:
-    log = make_log("\t", "abcd", "d", "b", None, None, "a", "d")
+    log = make_log("\t", "abcd", "d", "b", None, None, None, "a", "d")
     assert parse_fields(b"a\tb\tc\td\n", 2, log).to_pylist() == [
         {
             "line": 2,
             "user_id": "d",
             "url": "b",
             "time": None,
+            "date": None,
             "method": None,
             "status": "a",
             "agent": "d",
+            "site": None,
+            "view": None,
             "rejected": None,
         }
     ]
@@ -142,4 +144,4 @@ def test_every_line_is_a_record_or_part_of_one_or_rejected(lines: list[bytes]) -
 
 
 def test_fields_are_those_of_the_models() -> None:
-    assert FIELDS == ("user_id", "url", "time", "method", "status", "agent")
+    assert FIELDS == ("user_id", "url", "time", "date", "method", "status", "agent", "site", "view")

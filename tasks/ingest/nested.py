@@ -1,0 +1,53 @@
+"""Values of nested records by dotted names: of objects, lists, and lists of keys and values.
+
+{"context": {"page": {"url": "/a"}}}                                    context.page.url
+{"events": [{"aid": 1, "ts": 10}, {"aid": 2, "ts": 20}]}                events.aid, events.ts: two values each
+{"event_params": [{"key": "page", "value": {"string_value": "/a"}}]}    event_params.page
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+
+def list_fields(value: Any, name: str = "", in_list: bool = False) -> Iterator[tuple[str, bool]]:
+    """Yield the dotted name of each value in a record, and whether it is in a list."""
+    value = _as_object(value)
+    start = f"{name}." if name else ""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from list_fields(inner, f"{start}{key}", in_list)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from list_fields(inner, name, in_list=True)
+    else:
+        yield name, in_list
+
+
+def find(value: Any, name: str) -> Any:
+    """Return the value with this dotted name, None without one, or for a field of objects in a list all its values."""
+    value = _as_object(value)
+    if isinstance(value, list):
+        found = [find(inner, name) for inner in value]
+        return [leaf for inner in found for leaf in (inner if isinstance(inner, list) else [inner])]
+    if not isinstance(value, dict):
+        return None
+    if name in value:
+        return _as_object(value[name])
+    keys = (name[:at] for at, char in enumerate(name) if char == "." and name[:at] in value)
+    inner_values = (find(value[key], name[len(key) + 1 :]) for key in keys)
+    return next((inner for inner in inner_values if inner is not None), None)
+
+
+def _as_object(value: Any) -> Any:
+    """Return a list of keys and values, as analytics exports and Arrow's maps have them, as an object."""
+    if isinstance(value, list) and value:
+        if all(isinstance(pair, tuple) for pair in value):
+            return dict(value)
+        if all(isinstance(pair, dict) and {"key", "value"} == pair.keys() for pair in value):
+            return {pair["key"]: _only_value(pair["value"]) for pair in value}
+    return value
+
+
+def _only_value(value: Any) -> Any:
+    """Return the one value of an object with a field for each type."""
+    return next((inner for inner in value.values() if inner is not None), None) if isinstance(value, dict) else value
