@@ -156,6 +156,11 @@ def _log_source(staged: Staged, on_event: OnEvent) -> Staged:
         f"{entry['lines']:,} lines, {entry['events']:,} events{left_out}"
     )
     on_event("log", {"message": message})
+    for user, number in staged.frequent_users:
+        message = (
+            f"user {user} has {number:,} of the {entry['events']:,} events of {os.path.basename(staged.source.name)}"
+        )
+        on_event("private", {"message": f"{message}: is that one person?"})
     return staged
 
 

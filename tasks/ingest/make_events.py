@@ -47,12 +47,14 @@ class SourceRules:
 @dataclass(frozen=True)
 class Events:
     """Events by day, then in the order of events files. rows: the columns of EVENTS_SCHEMA, strings perhaps as dictionaries;
-    day int64[n]: days since 1970-01-01; refused (line, verdict): lines that make no event.
+    day int64[n]: days since 1970-01-01; refused (line, verdict): lines that make no event; has_frequent: whether a user has
+    more than a tenth of the events.
     """
 
     rows: pa.Table
     day: NDArray[np.int64]
     refused: pa.Table
+    has_frequent: bool
 
     def split_days(self) -> Iterator[tuple[int, pa.Table]]:
         """Yield each day that has events, with its rows."""
@@ -96,7 +98,8 @@ def make_events(con: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, rule
     }
     # Where no line is refused there is no word to take the type from.
     verdicts = pa.DictionaryArray.from_arrays(verdict[refused], pa.array(words, pa.string()))
-    return Events(pa.table(columns), day[order], pa.table({"line": line[refused], "verdict": verdicts}))
+    has_frequent = bool((np.bincount(rank[chosen]) * 10 > len(chosen)).any())
+    return Events(pa.table(columns), day[order], pa.table({"line": line[refused], "verdict": verdicts}), has_frequent)
 
 
 def name_users(raw_ids: pa.Array, user_key: bytes | None) -> pa.Array:

@@ -7,6 +7,7 @@ many lines at once as memory allows. The sorted parts of a day are merged. The f
 import glob
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -44,6 +45,7 @@ MAX_URL_BYTES = 8192
 MAX_TIME_BYTES = 100
 BAD_TIMES = 3  # shown in messages: times are not personal data
 LEAST_QUERIES, MOST_HINTS = 100, 3  # of a page to be reported; most reported pages of a source
+MOST_FREQUENT = 3  # users of a source that are named
 # Peak memory of a part: bytes per line without its text, bytes per distinct string, and copies of each text.
 LINE_BYTES, DISTINCT_BYTES, TEXT_COPIES = 120, 60, 3
 Log = tuple[LogFile, SourceFile]
@@ -83,6 +85,7 @@ class Staged:
     files: dict[str, Path]
     rejects: Path | None
     bad_times: tuple[str, ...]
+    frequent_users: tuple[tuple[str, int], ...]  # with more than a tenth of the events, and how many they have
 
     @property
     def num_rejected(self) -> int:
@@ -141,7 +144,7 @@ class Stager:
         scale = recognise_times(con, log, source.name, found["num_lines"], config, self.staging.now)
         create_table(con, "intermediate/int_refused_lines")
         parts = range(0, found["num_lines"], _choose_part_lines(self.part_bytes, **found))
-        sorted_parts = self._write_parts(log, source, scale, parts)
+        sorted_parts, has_frequent = self._write_parts(log, source, scale, parts)
         hints = self._find_query_hints()
         verdicts = dict(con.table("int_refused_lines").aggregate("verdict, count(*)").order("verdict").fetchall())
         rejected = {verdict: number for verdict, number in verdicts.items() if verdict not in LEFT_OUT}
@@ -154,6 +157,7 @@ class Stager:
             files[name] = self._merge_parts(name, paths)
             days[day] = pq.read_metadata(files[name]).num_rows
             about[name] = {"rows": days[day]} | describe_file(files[name])
+        frequent = self._find_frequent_users(files, sum(days.values())) if has_frequent else ()
         entry = {
             "sha256": source.sha256,
             "bytes": source.bytes,
@@ -171,7 +175,7 @@ class Stager:
         }
         rejects = self._write_rejects(log, source) if rejected else None
         con.execute("drop table int_refused_lines")
-        return Staged(source, entry, files, rejects, bad_times)
+        return Staged(source, entry, files, rejects, bad_times, frequent)
 
     def _load(self, log: LogFile, source: SourceFile) -> None:
         """Load a log into the table `stg_lines`. Raises InputError when it cannot be read or changes meanwhile."""
@@ -222,26 +226,39 @@ class Stager:
         hints = [{"page": canonical_item(row.pop("path"), self._url_rules)} | row for row in rows]
         return [hint for hint in hints if hint["page"]]
 
-    def _write_parts(self, log: LogFile, source: SourceFile, scale: TimeScale, parts: range) -> dict[int, list[Path]]:
-        """Write the events of each part of `stg_lines`, one sorted file per day; adds to `int_refused_lines`."""
+    def _write_parts(
+        self, log: LogFile, source: SourceFile, scale: TimeScale, parts: range
+    ) -> tuple[dict[int, list[Path]], bool]:
+        """Write the events of each part of `stg_lines`, one sorted file per day; adds to `int_refused_lines`.
+
+        Returns the files of each day, and whether a user has more than a tenth of the events of a part.
+        """
         params = scale.params | {"latest": self.staging.now + timedelta(days=1)}
         rules = SourceRules(
             int(source.source_id, 16), self._url_rules, log.is_access_log, scale.is_dated, self.staging.partitions, self.user_key,
             self.forgotten,
         )  # fmt: skip
         paths: dict[int, list[Path]] = {}
+        has_frequent = False
         folder = self.staging.folder / "parts"
         folder.mkdir(exist_ok=True)
         for first_row in parts:
             rows = {"first_row": first_row, "end_row": first_row + parts.step}
             lines = stream_rows(self.con, "intermediate/int_timed_lines", params | rows)
             events = make_events(self.con, lines, rules)
+            has_frequent |= events.has_frequent
             self.con.from_arrow(events.refused).insert_into("int_refused_lines")
             for day, table in events.split_days():
                 path = folder / f"{source.source_id}.{first_row}.{day}.parquet"
                 write_events(path, table.to_reader())
                 paths.setdefault(day, []).append(path)
-        return paths
+        return paths, has_frequent
+
+    def _find_frequent_users(self, files: Mapping[str, Path], num_events: int) -> tuple[tuple[str, int], ...]:
+        """Return the users with more than a tenth of the events in these files, and how many they have."""
+        events = self.con.read_parquet([glob.escape(str(path)) for path in files.values()], hive_partitioning=False)
+        counts = events.aggregate("user_id, count(*) as num_events").filter(f"10 * num_events > {num_events}")
+        return tuple(counts.order("num_events desc, user_id").limit(MOST_FREQUENT).fetchall())
 
     def _merge_parts(self, name: str, parts: list[Path]) -> Path:
         """Merge a day's parts into one sorted file."""

@@ -31,7 +31,7 @@ class Reporter:
 
     @contextmanager
     def step(self, name: str) -> Iterator[OnEvent]:
-        """Yield the callback for a step: `log` becomes a line, `progress` moves the bar."""
+        """Yield the callback for a step: `log` becomes a line, `private` a line that no server gets, `progress` moves the bar."""
         from rich import progress as bars
 
         tasks, rate, last_line = dict[str, bars.TaskID](), "", time.monotonic()
@@ -43,7 +43,7 @@ class Reporter:
 
         def on_event(event: str, values: dict[str, Any]) -> None:
             nonlocal rate
-            if event == "log":
+            if event in ("log", "private"):
                 print_line(name, values["message"])
             elif event == "progress":
                 show_progress(values["step"], values["done"], values["total"], values["unit"])
@@ -90,5 +90,5 @@ def print_line(step: str, message: str) -> None:
 
 def print_event(name: str, values: dict[str, Any]) -> None:
     """Print log lines on standard error: the callback of commands that are not flows."""
-    if name == "log":
+    if name in ("log", "private"):
         console.print(shown(values["message"]), markup=False, highlight=False, soft_wrap=True)

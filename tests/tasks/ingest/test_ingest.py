@@ -21,6 +21,7 @@ from surf2vec.tasks.ingest.formats import LogFile
 from surf2vec.tasks.ingest.ingest import choose_partitions, estimate_users
 from surf2vec.tasks.ingest.sources import SourceFile, read_catalog
 from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.users.pseudonyms import pseudonym
 from surf2vec.trainer.errors import ConfigError, InputError
 from surf2vec.trainer.system.files import read_json
 from tests.roots.ingest import HEADER, events_files, read_events, read_rejects, snapshot, take_in, write_log
@@ -113,6 +114,24 @@ def test_ingesting_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         take_in(tmp_path / name, log, partitions=None)
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
+
+
+@pytest.mark.parametrize("has_key", [False, True])
+def test_users_with_more_than_a_tenth_of_the_events_are_named_where_no_server_reads_it(
+    tmp_path: Path, root: Path, has_key: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SURF2VEC_KEY", "k" * 32)
+    users = ["proxy"] * 84 + ["ten"] * 10 + ["eleven"] * 16 + [f"u{number}" for number in range(10)]
+    log = write_log(tmp_path / "a.csv", *(f"{user},/a,{1_793_610_000 + at}" for at, user in enumerate(users)))
+    said: dict[str, list[str]] = {"log": [], "private": []}
+    keyed = {"user_key_env": "SURF2VEC_KEY"} if has_key else {}
+    take_in(root, log, on_event=lambda name, values: said.get(name, []).append(values.get("message", "")), **keyed)
+    names = [pseudonym(user, b"k" * 32) if has_key else user for user in ("proxy", "eleven")]
+    assert said["private"] == [
+        f"user {name} has {number} of the 120 events of a.csv: is that one person?"
+        for name, number in zip(names, (84, 16), strict=True)
+    ]
+    assert not any("proxy" in message for message in said["log"])
 
 
 def test_lines_that_are_left_out_are_no_rejects(tmp_path: Path, root: Path) -> None:
