@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
+from typer.core import TyperCommand
 
 from surf2vec.arguments import ROOT, Result, RootPath
 from surf2vec.flows.cli.show import show_result
@@ -44,6 +45,16 @@ SHORT: dict[str, tuple[str, Any]] = {
     "dim": ("train.vector_size", typer.Option(help="Dimensions; by default train.vector_size.")),
 }
 """Options for single settings: the setting's key, and the option."""
+
+
+class LogsCommand(TyperCommand):
+    """Takes all the files that a shell makes of an unquoted `--logs *.csv`: those after the value of --logs, up to an option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given: list[str] = []
+        for one in args:
+            given += ["--logs", one] if given[-2:-1] == ["--logs"] and not one.startswith("-") else [one]
+        return super().parse_args(ctx, given)
 
 
 def add_command(
@@ -93,7 +104,8 @@ def add_command(
     run.__doc__ = function.__doc__
     run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     run.__annotations__ = kinds
-    app.command(example.split()[1], epilog=f"Example: {example}")(run)
+    kind = LogsCommand if "logs" in declared else TyperCommand
+    app.command(example.split()[1], cls=kind, epilog=f"Example: {example}")(run)
 
 
 def print_result(result: Result, as_json: bool, show: Callable[[Result], None]) -> None:

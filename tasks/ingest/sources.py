@@ -48,9 +48,7 @@ def expand(pattern: str) -> list[str]:
     matches = [pattern] if os.path.lexists(pattern) else sorted(glob.glob(pattern, recursive=True))
     files = [os.path.abspath(path) for path in matches if not os.path.isdir(path)]
     if not matches:
-        raise InputError(
-            f"no file matches {pattern!r} (in {os.getcwd()}): check the path, and quote a glob so that the shell leaves it alone"
-        )
+        raise InputError(f"no file matches {pattern!r} (in {os.getcwd()}): check the path")
     if not files:
         folder = pattern.rstrip("/")
         raise InputError(f"{pattern!r} is a folder, not a file: name the files in it, for instance --logs '{folder}/*'")

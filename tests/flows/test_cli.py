@@ -189,3 +189,21 @@ def test_ids_and_pages_are_shown_with_their_control_characters_escaped(capsys: p
     assert not any(char in out + err for char in "\x1b\x07\u202e")
     print_result({"findings": [ODD]}, True, show_result)
     assert json.loads(capsys.readouterr().out) == {"findings": [ODD]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "logs"),
+    [
+        (["--logs", "a.csv", "b.csv", "c.csv"], ["a.csv", "b.csv", "c.csv"]),
+        (["--logs", "a.csv", "b.csv", "--root", "r", "--logs", "*.tsv"], ["a.csv", "b.csv", "*.tsv"]),
+        (["--full", "--logs", "a.csv"], ["a.csv"]),
+    ],
+)
+def test_a_glob_that_the_shell_resolved_gives_all_its_files(arguments: list[str], logs: list[str]) -> None:
+    assert COMMANDS["run"].make_context("run", arguments).params["logs"] == logs
+
+
+@pytest.mark.parametrize("arguments", [["a.csv"], ["--root", "r", "a.csv"], ["--logs", "a.csv", "--full", "b.csv"]])
+def test_an_argument_elsewhere_is_refused(arguments: list[str]) -> None:
+    with pytest.raises(Exception, match="unexpected extra argument"):
+        COMMANDS["run"].make_context("run", arguments)

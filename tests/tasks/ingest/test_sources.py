@@ -60,7 +60,7 @@ def test_a_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_nothing_matches(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no file matches '.*nothing\*\.csv'.*quote a glob"):
+    with pytest.raises(InputError, match=r"no file matches '.*nothing\*\.csv'.*check the path"):
         find_sources([f"{tmp_path}/nothing*.csv"])
     with pytest.raises(InputError, match="no file matches"):
         check_shapes([f"{tmp_path}/nothing*.csv"], CONFIG)
