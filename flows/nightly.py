@@ -12,6 +12,7 @@ from prefect import Task, flow, task
 from pydantic import Field
 
 from surf2vec import commands, operations
+from surf2vec.arguments import configure
 from surf2vec.flows.report import PrefectReporter
 from surf2vec.tasks.forgetting.forget import describe_elsewhere
 from surf2vec.tasks.night import steps
@@ -86,7 +87,7 @@ def nightly(
         config: All settings, in the order of the night. None given: the defaults.
         full: Train all users, and continue from no release.
     """
-    return make_night(root, logs, since, until, config, full, call_task, REPORTER)
+    return make_night(root, logs, since, until, configure(config, {}, root), full, call_task, REPORTER)
 
 
 @flow(name="backfill")
@@ -104,7 +105,7 @@ def backfill(
     3. Run the night of each day in order, unless it is done.
     4. Write the page of the nights.
     """
-    return make_past_nights(root, logs, since, until, config, nightly, call_task, REPORTER)
+    return make_past_nights(root, logs, since, until, configure(config, {}, root), nightly, call_task, REPORTER)
 
 
 @flow(name="watch", retries=3, retry_delay_seconds=60)
@@ -112,6 +113,7 @@ def watch(
     root: Path, config: PipelineConfig = DEFAULT_CONFIG, alert_days: Annotated[int, Field(ge=1)] = 3
 ) -> dict[str, Any]:
     """Raise an alarm if the champion is older than `alert_days`, even if no night failed."""
+    config = configure(config, {}, root)
     version = find_version(f"models:/{config.publish.model_name}@champion", registry_uri(Root(root), config.publish))
     age_days = (datetime.now(UTC) - version.created_at) / timedelta(days=1)
     release = {"model_version": version.number, "release": version.tags["release"], "age_days": round(age_days, 3)}

@@ -35,7 +35,7 @@ def open_release(place: str | Path, release: str | None = None) -> "Release":
     from surf2vec.tasks.registry.releases import current_release
 
     root = existing_root(place)
-    return Release(root.export(release or current_release(root, configure(None, {}).publish)), root)
+    return Release(root.export(release or current_release(root, configure(None, {}, place).publish)), root)
 
 
 def check_pair(*files: str | Path) -> None:
@@ -136,5 +136,5 @@ class Release:
     def _ask(self, user_id: str, k: int) -> dict[str, Any]:
         from surf2vec.tasks.queries.similar import similar_users
 
-        name = find_names(self.root, configure(None, {}))(user_id) if self.root else user_id
+        name = find_names(self.root, configure(None, {}, self.root.path))(user_id) if self.root else user_id
         return similar_users(self.root or Root(self.folder), self.folder, name, k)

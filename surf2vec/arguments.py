@@ -42,15 +42,17 @@ def existing_root(path: str | Path) -> "Root":
     return root
 
 
-def configure(config: "PipelineConfig | None", settings: Mapping[str, Any]) -> "PipelineConfig":
-    """Return the configuration. settings: by name, with two underscores for the dot. Raises ConfigError for an unknown one."""
+def configure(config: "PipelineConfig | None", settings: Mapping[str, Any], root: str | Path) -> "PipelineConfig":
+    """Return the configuration of a call: its settings (two underscores for the dot), then the root's, then the defaults."""
     from surf2vec.tasks.night.config import DEFAULT_CONFIG, load_config
+    from surf2vec.tasks.night.root_settings import follow_root
+    from surf2vec.tasks.root.run import Root
 
     if config and settings:
         raise ConfigError(f"give either a config or single settings ({', '.join(settings)}), not both")
-    if config or not settings:
-        return config or DEFAULT_CONFIG
-    return load_config(None, [], {name.replace("__", "."): value for name, value in settings.items()})
+    if settings:
+        config = load_config(None, [], {name.replace("__", "."): value for name, value in settings.items()})
+    return follow_root(config or DEFAULT_CONFIG, Root(Path(root)))
 
 
 def list_globs(logs: str | Sequence[str]) -> list[str]:
@@ -81,7 +83,7 @@ def choose_registry(root: str | Path, tracking_uri: str | None, config: "Pipelin
     from surf2vec.tasks.root.identity import registry_uri
     from surf2vec.tasks.root.run import Root
 
-    return tracking_uri or registry_uri(Root(Path(root)), configure(config, {}).publish)
+    return tracking_uri or registry_uri(Root(Path(root)), configure(config, {}, root).publish)
 
 
 def find_names(root: "Root", config: "PipelineConfig") -> Callable[[str], str]:

@@ -6,8 +6,9 @@ which `load_config` reads from a TOML file. `on_event` receives log lines and pr
 """
 
 import json
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,7 +56,7 @@ def run(
     from surf2vec.tasks.night.summary import announce_run, find_finished, summarize_finished
     from surf2vec.tasks.root.run import Root
 
-    given, config = list_globs(logs), configure(config, settings)
+    given, config = list_globs(logs), configure(config, settings, root)
     night = NightContext(Root(Path(root)), since, until, config, full)
     if not dry_run and night.root.sources.exists() and (done := find_finished(night, given)):
         log(print_event, announce_run(done.record()))
@@ -80,7 +81,7 @@ def backfill(
     **settings: Any,
 ) -> Result:
     """Run past days in order, as if each had run then. Run the same command to resume."""
-    config, given = configure(config, settings), list_globs(logs)
+    config, given = configure(config, settings, root), list_globs(logs)
     check_call(root, given, config)
     from surf2vec.tasks.night.past_nights import make_past_nights
 
@@ -92,23 +93,29 @@ def nights(root: RootPath = ROOT, *, config: "PipelineConfig | None" = None, **s
     from surf2vec.tasks.night.page import write_nights_page
 
     opened = existing_root(root)
-    listed = write_nights_page(opened, configure(config, settings).publish)
+    listed = write_nights_page(opened, configure(config, settings, root).publish)
     return {"nights": listed, "report": str(opened.nights_page)}
 
 
 def settings(
     section: Annotated[str | None, Argument(help="Only this section, e.g. train or ingest.columns.")] = None,
+    root: RootPath = ROOT,
     *,
+    file: Annotated[str | Path | None, Option("--config", help="A TOML file with settings.")] = None,
+    given: Annotated[str | Sequence[str], Option("--set", help="A setting: train.epochs=5. Repeatable.")] = (),
     toml: Annotated[bool, Option("--toml", help="A TOML file to start from, with all lines commented.")] = False,
     json_schema: Annotated[bool, Option("--json-schema", help="The JSON schema of --config.")] = False,
 ) -> Result:
-    """List every setting with its default, bounds and meaning."""
+    """List every setting with its default, bounds and meaning, and where a value that a call would have comes from."""
     from surf2vec.tasks.night.config import PipelineConfig, as_toml, list_sections
+    from surf2vec.tasks.night.root_settings import list_values
+    from surf2vec.tasks.root.run import Root
 
     if json_schema:
         return {"lines": json.dumps(PipelineConfig.model_json_schema(), indent=2, ensure_ascii=False).splitlines()}
-    sections = list_sections(section)
-    return {"lines": as_toml(sections)} if toml else {"sections": [asdict(one) for one in sections]}
+    if toml:
+        return {"lines": as_toml(list_sections(section))}
+    return {"sections": list_values(Root(Path(root)), section, Path(file) if file else None, list_globs(given))}
 
 
 def plan(
@@ -125,7 +132,7 @@ def plan(
     from surf2vec.tasks.ingest.ingest import choose_partitions
     from surf2vec.tasks.training.forecast import Volume, plan_size
 
-    config = configure(config, settings)
+    config = configure(config, settings, root)
     volume = Volume(users, items, tokens, config.store.partitions or choose_partitions(users))
     return plan_size(Path(root), volume, config.train, config.resources, workers)
 
@@ -151,7 +158,7 @@ def tune(
     from surf2vec.tasks.training.trials import read_present
     from surf2vec.tasks.tuning.study import Search
 
-    config = configure(config, settings)
+    config = configure(config, settings, root)
     present = current_generation(Root(Path(root)))
     start = replace(config.train, **read_present(present.config)) if present else config.train  # what the log chose
     search = Search(
@@ -172,6 +179,7 @@ def search_settings(
     from surf2vec.tasks.corpus.folder import newest_corpus
     from surf2vec.tasks.corpus.window import CorpusRequest
     from surf2vec.tasks.ingest.ingest import ingest
+    from surf2vec.tasks.night.root_settings import remember
     from surf2vec.tasks.root.run import lock_root, open_root
     from surf2vec.tasks.tuning.tune import tune
 
@@ -180,7 +188,8 @@ def search_settings(
         return tune(opened, newest_corpus(opened), search, on_event)
     opened, work = open_root(Path(root)), (config.host_bytes, config.threads, on_event)
     with lock_root(opened, "tune", partial(log, on_event)):
-        ingest(opened, logs, config.ingest, config.store.partitions, *work)
+        keep = partial(remember, opened, config, on_event)
+        ingest(opened, logs, config.ingest, config.store.partitions, *work, before_commit=keep)
         request = CorpusRequest(config.ingest, config.evaluate, window_days=config.window_days)
         built = build_corpus(opened, request, *work)
     return tune(opened, built["window_id"], search, on_event)
@@ -198,7 +207,7 @@ def similar(
     from surf2vec.tasks.queries.similar import similar_users
     from surf2vec.tasks.registry.releases import current_release
 
-    opened, config = existing_root(root), configure(config, settings)
+    opened, config = existing_root(root), configure(config, settings, root)
     name = find_names(opened, config)(user_id)
     return similar_users(opened, opened.export(current_release(opened, config.publish)), name, k)
 
@@ -207,7 +216,7 @@ def explain(user_id: User, root: RootPath = ROOT, *, config: "PipelineConfig | N
     """Show everything stored about one user: events, items, releases with the weights of the last pages, movement."""
     from surf2vec.tasks.queries.explain import explain_user
 
-    opened, config = existing_root(root), configure(config, settings)
+    opened, config = existing_root(root), configure(config, settings, root)
     return {"user_id": user_id} | explain_user(opened, config.publish, find_names(opened, config)(user_id))
 
 
@@ -221,7 +230,7 @@ def infer(
     **settings: Any,
 ) -> Result:
     """Write vectors for users that the model has not seen, by the release that serves. The root's events stay as they are."""
-    config, given = configure(config, settings), list_globs(logs)
+    config, given = configure(config, settings, root), list_globs(logs)
     check_logs(given, config)
     from surf2vec.tasks.night.ray_cluster import open_fan_out
     from surf2vec.tasks.queries.infer import Inference, infer
@@ -250,7 +259,7 @@ def forget(
     from surf2vec.tasks.users.ids_files import read_ids
     from surf2vec.trainer.store.writer import lock_store
 
-    opened, config = existing_root(root), configure(config, settings)
+    opened, config = existing_root(root), configure(config, settings, root)
     ids = read_ids(Path(ids_file), config.ingest.columns) if ids_file is not None else None
     user_ids = ids if ids is None else sorted(map(find_names(opened, config), ids))
     store_lock = lock_store(opened.store) if opened.store.exists() else nullcontext()

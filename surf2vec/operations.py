@@ -41,7 +41,7 @@ def promote(
 
     if override is not None and not override.strip():
         raise ConfigError('--override is empty: say why, as in --override "the shop was closed yesterday"')
-    return promote(existing_root(root), configure(config, settings).publish, version, override, on_event)
+    return promote(existing_root(root), configure(config, settings, root).publish, version, override, on_event)
 
 
 def rollback(
@@ -55,7 +55,7 @@ def rollback(
     """Restore the previous champion, also while a night runs. The same call again changes nothing."""
     from surf2vec.tasks.registry.promotion import rollback
 
-    return rollback(existing_root(root), configure(config, settings).publish, version, on_event)
+    return rollback(existing_root(root), configure(config, settings, root).publish, version, on_event)
 
 
 def pull(
@@ -105,7 +105,7 @@ def push(
 
         if rollback:
             return roll_back(opened, on_event)
-        place, config = Root(Path(root)), configure(config, settings)
+        place, config = Root(Path(root)), configure(config, settings, root)
         uri = uri or f"models:/{config.publish.model_name}@champion"
         with open_pushed(place, uri, choose_registry(root, tracking_uri, config), on_event) as pushed:
             return push(opened, pushed, whole, on_event, read_tombstones(place))
@@ -126,7 +126,7 @@ def word2vec(
     from surf2vec.tasks.registry.releases import current_release
 
     opened = existing_root(root)
-    release = current_release(opened, configure(config, settings).publish)
+    release = current_release(opened, configure(config, settings, root).publish)
     return export_word2vec(opened.export(release), Path(out), which, not text, on_event)
 
 
@@ -138,6 +138,7 @@ def restore(
     on_event: OnEvent = print_event,
 ) -> Result:
     """Rebuild a lost root from a release, so that the next night continues from it."""
+    from surf2vec.tasks.night.root_settings import remember_run
     from surf2vec.tasks.root.run import lock_root, open_root
     from surf2vec.tasks.upkeep.restore import restore
     from surf2vec.trainer.store.writer import lock_store
@@ -145,7 +146,9 @@ def restore(
     opened = open_root(Path(root))
     place = choose_registry(root, tracking_uri)
     with lock_root(opened, "restore", partial(log, on_event)), lock_store(opened.store):
-        return restore(opened, uri, place, on_event)
+        restored = restore(opened, uri, place, on_event)
+        remember_run(opened, restored["release"], on_event)
+        return restored
 
 
 def repartition(
@@ -162,7 +165,7 @@ def repartition(
     from surf2vec.tasks.root.run import lock_root
     from surf2vec.tasks.upkeep.repartition import repartition
 
-    opened, config = existing_root(root), configure(config, settings)
+    opened, config = existing_root(root), configure(config, settings, root)
     with lock_root(opened, "repartition", partial(log, on_event)):
         wanted = partitions or config.store.partitions
         return repartition(opened, wanted, config.host_bytes, config.threads, on_event)
@@ -182,7 +185,7 @@ def gc(
     from surf2vec.tasks.upkeep.gc import collect_garbage
     from surf2vec.trainer.store.writer import lock_store
 
-    opened, publish = existing_root(root), configure(config, settings).publish
+    opened, publish = existing_root(root), configure(config, settings, root).publish
     with (
         lock_root(opened, "gc", partial(log, on_event)),
         lock_aliases(opened),  # before the store's, as everywhere
@@ -193,9 +196,13 @@ def gc(
 
 def doctor(root: RootPath = ROOT) -> Result:
     """Check a root: checksums, counts, orphaned files. The command exits with 1 if something is damaged."""
-    from surf2vec.tasks.upkeep.doctor import examine
+    from surf2vec.tasks.upkeep.doctor import damage, examine
 
-    findings = examine(existing_root(root))
+    findings = examine(opened := existing_root(root))
+    try:
+        configure(None, {}, root)
+    except ConfigError as error:
+        findings.append(damage(str(opened.settings), str(error)))
     return {
         "findings": [{"level": f.level, "place": f.place, "message": f.message} for f in findings],
         "damage": sum(f.level == "damage" for f in findings),

@@ -30,8 +30,9 @@ def settings_page() -> str:
     lines = [
         "# Settings", "", NOTE, "",
         "A setting comes from a TOML file (`--config night.toml`, one table for each section) or from the command line",
-        "(`--set train.epochs=5`). An unknown setting is refused, and the nearest known ones are named. The form in",
-        "Prefect's UI has the same settings, and `surf2vec settings` prints them, `--toml` as a file to start from.",
+        "(`--set train.epochs=5`), and a root remembers those of `ingest` and `publish`",
+        "([A root remembers](logs.md#a-root-remembers)). An unknown setting is refused, and the nearest known ones are named.",
+        "The form in Prefect's UI has the same settings, and `surf2vec settings` prints them, `--toml` as a file to start from.",
         "`python -m surf2vec.trainer --help` prints those of `train`.",
     ]  # fmt: skip
     sections = list_sections()

@@ -76,22 +76,26 @@ def show_nights(result: dict[str, Any]) -> None:
 
 
 def show_settings(result: dict[str, Any]) -> None:
-    """Print a table for each section, or the lines of a file."""
+    """Print where given values come from and a table for each section, or the lines of a file."""
     if "lines" in result:
         print(*result["lines"], sep="\n")
-    for section in result.get("sections", ()):
-        if section["settings"]:
-            rows = (
-                (
-                    one["name"],
-                    "" if one["default"] is None else json.dumps(one["default"]),
-                    one["values"],
-                    one["description"],
-                )
-                for one in section["settings"]
+    sections = [one for one in result.get("sections", ()) if one["settings"]]
+    given = [one for section in sections for one in section["settings"] if one["from"] != "default"]
+    if given:
+        table = [(one["name"], json.dumps(one["value"]), one["from"]) for one in given]
+        show_table(("<setting", "value", "<from"), table, title="Given: all others have their default")
+    for section in sections:
+        rows = [
+            (
+                one["name"],
+                "" if one["default"] is None else json.dumps(one["default"]),
+                one["values"],
+                one["description"],
             )
-            title = f"{section['title']}: {section['description']}"
-            show_table(("<setting", "default", "values", "what it does"), rows, title=title)
+            for one in section["settings"]
+        ]
+        title = f"{section['title']}: {section['description']}"
+        show_table(("<setting", "default", "values", "what it does"), rows, title=title)
 
 
 def show_result(result: dict[str, Any], indent: str = "") -> None:

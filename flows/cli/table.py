@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from surf2vec import commands, operations
-from surf2vec.arguments import Result, check_call
+from surf2vec.arguments import Result, check_call, configure
 from surf2vec.flows.cli import show
 from surf2vec.flows.cli.command import add_command
 from surf2vec.tasks.root.wording import shown
@@ -29,7 +29,7 @@ def on_server(function: Callable[..., Result], flow: str) -> Callable[..., Resul
         if values.get("dry_run") or not os.environ.get("PREFECT_API_URL"):
             return function(**values)
         values = {"logs": []} | {name: value for name, value in values.items() if name != "dry_run"}
-        check_call(values["root"], values["logs"], values["config"])
+        check_call(values["root"], values["logs"], configure(values["config"], {}, values["root"]))
         from surf2vec.flows import nightly
 
         return getattr(nightly, flow)(**values)

@@ -164,7 +164,7 @@ def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], confi
             shown = ", ".join(staying[:_NAMES_SHOWN]) + (", ..." if len(staying) > _NAMES_SHOWN else "")
             raise ConfigError(
                 f"{'; '.join(changes)} when {root.path} was made: {way_back}pass all logs again in one call "
-                f"({len(staying):,} are missing: {shown}), or begin a new --root"
+                f"({len(staying):,} are missing: {shown}), or begin a new --root: all events of a root follow the same rules"
             )
     else:
         settings = read_by(config)

@@ -8,14 +8,14 @@ import math
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.ingest.deliveries import Delivery, find_sources, plan_delivery
 from surf2vec.tasks.ingest.formats import EmptyLogError
-from surf2vec.tasks.ingest.rejects import FAILED
+from surf2vec.tasks.ingest.rejects import FAILED, LISTED
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
 from surf2vec.tasks.ingest.sources import Catalog, find_orphans, read_catalog, sum_counts
 from surf2vec.tasks.ingest.stage_logs import stage_logs
@@ -47,11 +47,13 @@ def ingest(
     threads: int,
     on_event: OnEvent,
     fan_out: FanOut = HERE,
+    before_commit: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Merge the files of the globs into the root's events; returns the record of step "ingest". The caller holds the writer lock.
 
     The returned numbers cover all delivered sources, or all sources without globs: repeating the call returns the same.
-    `threads` 0 uses all cores. Raises InputError, ConfigError, RejectedError or ResourceError, and then changes nothing.
+    `threads` 0 uses all cores. `before_commit` is called once all is checked. Raises InputError, ConfigError, RejectedError or
+    ResourceError, and then changes nothing.
     """
     with explain_failures(root, "logs are ingested", memory_bytes):
         catalog = read_catalog(root)
@@ -66,11 +68,11 @@ def ingest(
         with open_scratch_folder(root, "ingest") as folder:
             remote = RemoteLogs(folder / "downloads", config)
             delivery, logs = _find_logs(root, catalog, patterns, remote, on_event)
+            staged: list[Staged] = []
             if logs:
                 catalog.user_key_fingerprint = fingerprint(key) if key else None
                 catalog.rules = delivery.rules
-                wanted = catalog.partitions or partitions
-                if not wanted:
+                if not (wanted := catalog.partitions or partitions):
                     wanted = choose_partitions(estimate_users(logs))
                     on_event("log", {"message": f"{wanted} micro-partitions, judging by the size of the logs"})
                 catalog.partitions = wanted
@@ -81,12 +83,10 @@ def ingest(
                 staging_all = stage_logs(staging, fan_out, BytesRead(staging.num_bytes, on_event))
                 staged = [_log_source(source, on_event) for source in staging_all]
                 _check_rejects(root, staged, config, on_event)
-                _commit(root, catalog, delivery, staged)
-            elif delivery.stamps:
-                catalog.rename(delivery.names, delivery.stamps)
-                catalog.write(root)
-            elif not catalog.entries:
+            elif not (delivery.stamps or catalog.entries):
                 raise InputError(f"nothing was ingested into {root.path}: give logs with --logs")
+            before_commit()
+            _commit(root, catalog, delivery, staged)
     return _summarise(catalog, delivery)
 
 
@@ -179,7 +179,7 @@ def _check_rejects(root: Root, staged: list[Staged], config: IngestConfig, on_ev
     times = f"; {explain_bad_times(bad_times, config.time_format)}" if bad_times else ""
     if num_rejected:
         counts = f"{num_rejected:,} of {num_lines:,} lines rejected ({reasons})"
-        on_event("log", {"message": f"{counts}, which `surf2vec rejects` prints{times}"})
+        on_event("log", {"message": f"{counts}; once they are taken in, `surf2vec rejects` prints them{times}"})
     unusable = [source for source in staged if not source.entry["events"] and source.num_rejected]
     if unusable:
         entry = unusable[0].entry
@@ -208,8 +208,8 @@ def _check_rejects(root: Root, staged: list[Staged], config: IngestConfig, on_ev
         if source.rejects:
             os.replace(source.rejects, folder / source.rejects.name)
     raise RejectedError(
-        f"{message}{times}. The lines are listed in {folder}, which `surf2vec rejects` prints. Fix the logs or the settings, or "
-        "raise ingest.max_reject_ratio; what was there before is untouched"
+        f"{message}{times}.{LISTED.format(folder)} Fix the logs or the settings, or raise ingest.max_reject_ratio; what was "
+        "there before is untouched"
     )
 
 
@@ -239,8 +239,9 @@ def _commit(root: Root, catalog: Catalog, delivery: Delivery, staged: list[Stage
     sync_paths(folders)
     catalog.rename(delivery.names, delivery.stamps)
     catalog.write(root)
-    remove_leftovers(root, catalog)
-    shutil.rmtree(root.rejects / FAILED, ignore_errors=True)
+    if staged:
+        remove_leftovers(root, catalog)
+        shutil.rmtree(root.rejects / FAILED, ignore_errors=True)
 
 
 def free_name(name: str, in_use: set[str]) -> str:

@@ -8,11 +8,12 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import DamageError, InputError
 
 FAILED = "failed"
-_DELIVERIES = {"": "taken in", FAILED: "refused", "infer": "refused by infer"}
+LISTED = " The lines are listed in {}, which `surf2vec rejects` prints."
+_DELIVERIES = {"": "taken in", FAILED: "refused", "infer": "the last infer"}
 
 
 def list_rejects(root: Root, most: int) -> dict[str, Any]:
-    """Return the rejected lines of the ingested sources and of the newest refused deliveries.
+    """Return the rejected lines of the ingested sources, of the newest refused delivery and of the last `infer`.
 
     `counts` (delivery, source, reason, lines), the largest first; `rejects` (delivery, source, line, reason), the first `most` of
     each source. Raises InputError when `root` is not a surf2vec root, DamageError when a list cannot be read.

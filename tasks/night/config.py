@@ -4,9 +4,11 @@ import dataclasses
 import difflib
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -101,10 +103,7 @@ def load_config(file: Path | None, settings: Sequence[str], overrides: Mapping[s
 
     Raises ConfigError for an unreadable file, an unknown key (the message suggests similar ones) or an invalid value.
     """
-    try:
-        values: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8")) if file else {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"cannot read the configuration {file}: {error}") from None
+    values = read_toml(file) if file else {}
     for setting in settings:
         key, separator, text = map(str.strip, setting.partition("="))
         if not separator:
@@ -113,17 +112,40 @@ def load_config(file: Path | None, settings: Sequence[str], overrides: Mapping[s
     for key, value in overrides.items():
         if value is not None:
             set_value(values, key, value)
-    for key in leaves(values):
+    for key in overrides:
         check_key(key)
+    return _validate(values, file if not settings else None)
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """Returns the settings in a TOML file. Raises ConfigError if it is unreadable; with the line if a setting is unknown."""
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"cannot read the configuration {file}: {error}") from None
+    for key in leaves(values):
+        check_key(key, f"{file}{name_line(file, key)}: ")
+    return values
+
+
+def _validate(values: dict[str, Any], file: Path | None) -> PipelineConfig:
+    """Returns the configuration. Raises ConfigError for invalid values, which are in `file` if it is given."""
     try:
         return PipelineConfig.model_validate(values)
     except ValidationError as error:
         problems = []
         for problem in error.errors(include_url=False):
             place, text = ".".join(str(part) for part in problem["loc"]), problem["msg"].removeprefix("Value error, ")
+            where = f"{file}{name_line(file, place)}: " if file else ""
             # Without a place, the problem is in several keys, which the text names.
-            problems.append(f"{place}: {text} (given: {problem['input']!r})" if place else text)
+            problems.append(where + (f"{place}: {text} (given: {problem['input']!r})" if place else text))
         raise ConfigError("; ".join(problems)) from None
+
+
+def name_line(file: Path, key: str) -> str:
+    """Returns ", line N" for the first line of a TOML file that may set a key, or nothing."""
+    pattern, lines = re.compile(rf"\s*{re.escape(key.rpartition('.')[2])}\s*="), file.read_text("utf-8").splitlines()
+    return next((f", line {n}" for n, line in enumerate(lines, start=1) if pattern.match(line)), "")
 
 
 def parse_value(key: str, text: str) -> Any:
@@ -144,23 +166,23 @@ def set_value(values: dict[str, Any], key: str, value: Any) -> None:
     values[last] = value
 
 
-def leaves(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
+def leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns dotted key → value."""
+    found: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, dict):
-            yield from leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}"
+        found |= leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
 
 
-def check_key(key: str) -> None:
-    """Raise ConfigError if the configuration lacks this dotted key. The message names similar keys."""
+def check_key(key: str, where: str = "") -> None:
+    """Raise ConfigError if the configuration lacks this dotted key. The message names similar keys, after `where`."""
     known = list(all_settings())
     if key in known:
         return
     by_last_part = [name for name in known if name.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
     near = list(dict.fromkeys(by_last_part + difflib.get_close_matches(key, known, n=3, cutoff=0.5)))
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(known)}"
-    raise ConfigError(f"{key}: unknown setting; {hint}")
+    raise ConfigError(f"{where}{key}: unknown setting; {hint}")
 
 
 @dataclass(frozen=True)
@@ -197,6 +219,7 @@ def list_sections(wanted: str | None = None) -> list[SettingSection]:
     return found
 
 
+@cache
 def all_settings() -> dict[str, Setting]:
     return {setting.name: setting for section in list_sections() for setting in section.settings}
 

@@ -18,6 +18,7 @@ from surf2vec.tasks.export.checks import estimate_bytes
 from surf2vec.tasks.export.export import QUANTISE_ABOVE
 from surf2vec.tasks.export.index import plan_index
 from surf2vec.tasks.gate.figures import foresee, open_case
+from surf2vec.tasks.ingest import rejects
 from surf2vec.tasks.ingest.ingest import ingest
 from surf2vec.tasks.ingest.sources import read_catalog
 from surf2vec.tasks.night.context import NightContext
@@ -78,7 +79,8 @@ def dry_run(night: NightContext, logs: list[str], on_event: OnEvent) -> dict[str
                 }
             return result | _foresee(shadow, run, ingest_seconds, on_event)
         except SurfError as error:  # in words of the root, and not of the folder that is gone then
-            raise type(error)(str(error).replace(str(shadow.root.path), str(place))) from None
+            text = str(error).replace(rejects.LISTED.format(shadow.root.rejects / rejects.FAILED), "")
+            raise type(error)(text.replace(str(shadow.root.path), str(place))) from None
 
 
 def make_shadow(place: Path, shadow: Path) -> Root:

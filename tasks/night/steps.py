@@ -21,6 +21,7 @@ from surf2vec.tasks.night.context import NightContext
 from surf2vec.tasks.night.page import write_nights_page
 from surf2vec.tasks.night.ray_cluster import open_fan_out
 from surf2vec.tasks.night.reporter import GATE_HELD, PUSH_FAILED
+from surf2vec.tasks.night.root_settings import remember
 from surf2vec.tasks.night.step import needs_server
 from surf2vec.tasks.night.summary import announce_run, digest_gate, digest_verdict
 from surf2vec.tasks.registry import promotion
@@ -58,7 +59,8 @@ def ingest_events(night: NightContext, logs: list[str]) -> records.IngestStep:
     root, config = night.root, night.config
     with night.reporter.step("ingest") as on_event, open_fan_out(config.resources, root) as fan_out:
         started, work = time.monotonic(), (config.host_bytes, config.threads, on_event, fan_out)
-        result = ingest_task.ingest(root, logs, config.ingest, config.store.partitions, *work)
+        keep = partial(remember, root, config, on_event)
+        result = ingest_task.ingest(root, logs, config.ingest, config.store.partitions, *work, before_commit=keep)
         return records.IngestStep(**result, seconds=round(time.monotonic() - started, 3))
 
 

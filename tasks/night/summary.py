@@ -5,6 +5,7 @@ from typing import Any
 from surf2vec.tasks.config import GateConfig, PublishConfig
 from surf2vec.tasks.ingest.deliveries import find_known
 from surf2vec.tasks.night.context import NightContext
+from surf2vec.tasks.night.root_settings import find_new
 from surf2vec.tasks.night.runs import find_run, is_whole
 from surf2vec.tasks.registry.faults import is_served
 from surf2vec.tasks.registry.releases import add_serving
@@ -28,7 +29,12 @@ def find_finished(night: NightContext, logs: list[str]) -> Run | None:
     """
     root, config = night.root, night.config
     is_busy = is_locked(root.path / ".lock") or root.forgetting.exists()
-    if is_busy or config.publish.stores or not find_known(root, logs, config.ingest, config.store.partitions):
+    if (
+        is_busy
+        or find_new(root, config)
+        or config.publish.stores
+        or not find_known(root, logs, config.ingest, config.store.partitions)
+    ):
         return None
     run = find_run(root, night.request()[1])
     if run is None or not is_whole(run):

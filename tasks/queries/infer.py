@@ -250,18 +250,17 @@ def _plan_rows(release: FrozenRelease, memory_bytes: int) -> int:
 def _ingest(
     root: Root, own: Root, query: Inference, config: IngestConfig, on_event: OnEvent, fan_out: FanOut
 ) -> dict[str, Any]:
-    """Ingest the logs as events of `own`. If the logs are unusable, the list of rejects is kept in `root`."""
-    partitions = read_catalog(root).partitions
+    """Ingest the logs as events of `own`. The list of rejects is kept in `root`, also if the logs are unusable."""
+    partitions, listed, kept = read_catalog(root).partitions, own.rejects / FAILED, root.rejects / "infer"
     try:
         ingested = ingest(own, query.logs, config, partitions, query.memory_bytes, query.threads, on_event, fan_out)
     except RejectedError as error:
-        listed, kept = own.rejects / FAILED, root.rejects / "infer"
-        if not listed.exists():
-            raise
-        shutil.rmtree(kept, ignore_errors=True)
-        kept.parent.mkdir(exist_ok=True)
-        os.replace(listed, kept)
         raise RejectedError(str(error).replace(str(listed), str(kept))) from None
+    finally:
+        shutil.rmtree(kept, ignore_errors=True)
+        if own.rejects.exists():
+            kept.parent.mkdir(exist_ok=True)
+            os.replace(listed if listed.exists() else own.rejects, kept)
     if num_forgotten := ingested["left_out"].get(FORGOTTEN, 0):
         message = f"{num_forgotten:,} events of users who were forgotten are left out: they get no vector"
         on_event("log", {"message": message})

@@ -39,6 +39,8 @@ def registry_uri(root: Root, publish: PublishConfig) -> str:
     name, uri = next(((name, uri) for name, uri in given.items() if uri), ("", None))
     if uri is None:
         return known or own
+    if (spelled := given[ENVIRONMENT]) and is_same_registry(uri, spelled):
+        uri = spelled  # it may have the password
     if known and not is_same_registry(uri, known):
         raise ConfigError(
             f"{root.path} publishes to {mask_credentials(known)}, but {name} names {mask_credentials(uri)}: leave that out or "
@@ -69,7 +71,7 @@ def claim_registry(root: Root, publish: PublishConfig) -> str:
 
 def remember_registry(root: Root, root_id: str, uri: str) -> None:
     """Write root.json."""
-    kept = None if is_same_registry(uri, root.tracking_uri) else _normalise(uri)
+    kept = None if is_same_registry(uri, root.tracking_uri) else plain_uri(uri)
     write_json(root.identity, {"root_id": root_id, "tracking_uri": kept})
 
 
@@ -79,7 +81,7 @@ def read_root_id(root: Root) -> str | None:
 
 def is_same_registry(first: str, second: str) -> bool:
     """Return whether two URIs name one registry; ignores credentials, a final slash, a default port and how a path is written."""
-    return _normalise(first) == _normalise(second)
+    return plain_uri(first) == plain_uri(second)
 
 
 def find_record_uri(root: Root, record: RunRecord) -> str | None:
@@ -107,7 +109,8 @@ def _read_identity(root: Root) -> dict[str, Any]:
     return found
 
 
-def _normalise(uri: str) -> str:
+def plain_uri(uri: str) -> str:
+    """Return the URI without credentials, in the form in which URIs are compared."""
     uri = strip_credentials(uri)
     if uri.startswith(_SQLITE):
         return f"{_SQLITE}{Path(uri.removeprefix(_SQLITE)).resolve()}"

@@ -45,6 +45,7 @@ class Root:
     events = _Below("events")
     sources = _Below("sources.json")
     identity = _Below("root.json")  # tasks/root/identity.py
+    settings = _Below("surf2vec.toml")  # tasks/night/root_settings.py
     rejects = _Below("rejects")
     store = _Below("store")
     temporary = _Below(".tmp")

@@ -21,6 +21,7 @@ from surf2vec.tasks.corpus.build import build_corpus
 from surf2vec.tasks.corpus.window import CorpusRequest
 from surf2vec.tasks.export.export import Export, export_vectors
 from surf2vec.tasks.ingest.ingest import ingest
+from surf2vec.tasks.ingest.rejects import list_rejects
 from surf2vec.tasks.queries.infer import Inference, infer
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.users.pseudonyms import pseudonym
@@ -183,7 +184,18 @@ def test_garbage_leaves_everything_but_a_list_of_rejects(root: Root, tmp_path: P
     assert out.read_bytes() == b"as it was"
     assert snapshot(root.path) == before
     assert list(root.temporary.iterdir()) == []
-    shutil.rmtree(listed)
+    assert not listed.exists()  # the last two calls rejected no line
+
+
+def test_rejects_lists_what_infer_counts(root: Root, tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log.csv", "ann,/page/1,2026-02-01", "ann,/page/2,2026-02-01", "bob,/page/1,whenever")
+    query = ask(log, tmp_path / "v.parquet", max_reject_ratio=0.5)
+    assert infer(root, "r1", query)["rejected"] == 1
+    assert list_rejects(root, 5)["counts"] == [
+        {"delivery": "the last infer", "source": str(log), "reason": "time not readable", "lines": 1}
+    ]
+    infer(root, "r1", ask(write_log(log, "ann,/page/1,2026-02-01"), tmp_path / "v.parquet"))
+    assert list_rejects(root, 5)["num_rejected"] == 0
 
 
 def test_without_a_release_the_error_is_that_of_similar(root: Root, tmp_path: Path) -> None:
