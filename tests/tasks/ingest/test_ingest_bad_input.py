@@ -324,7 +324,7 @@ def test_a_full_disk_at_the_commit(tmp_path: Path, root: Path, monkeypatch: pyte
     def no_space(*arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(ingest_module, "sync_path", no_space)
+    monkeypatch.setattr(ingest_module, "sync_paths", no_space)
     before = (root / "sources.json").read_bytes()
     with pytest.raises(ResourceError, match="is full"):
         take_in(root, write_log(tmp_path / "a.csv", *GOOD))
