@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from surf2vec.tasks.ingest.access_lines import split_fields
+from surf2vec.tasks.ingest.containers import STREAM_ERRORS, explain_stream, open_stream
 from surf2vec.tasks.ingest.delimited import FIELDS_SCHEMA, MAX_RECORD_LINES, NOT_UTF8, NUL_BYTE, is_utf8, parse_fields
-from surf2vec.tasks.ingest.formats import LogFile, explain_stream, open_log
+from surf2vec.tasks.ingest.formats import LogFile
 from surf2vec.tasks.ingest.records import parse_json, split_pages
 
 BLOCK_BYTES = 1 << 20
@@ -46,7 +47,7 @@ class BlockReader:
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         try:
-            stream, raw = open_log(self.log)
+            stream, raw = open_stream(self.log.path, self.log.compression)
             with raw, stream, ThreadPoolExecutor(2) as pool:
                 pending: deque[Future[pa.Table]] = deque()
                 for line, data in cut_blocks(stream, self.is_delimited):
@@ -59,7 +60,7 @@ class BlockReader:
                 while pending:
                     yield from pending.popleft().result().to_batches()
         except Exception as error:
-            self.error = explain_stream(self.log.path, error) if isinstance(error, OSError) else error
+            self.error = explain_stream(self.log.path, error) if isinstance(error, STREAM_ERRORS) else error
             raise
 
     def _parse(self, data: bytes, first_line: int) -> pa.Table:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from surf2vec.tasks.config import ColumnsConfig, IngestConfig, pattern_groups
 from surf2vec.tasks.ingest.access_lines import ACCESS_LINE, recognise_layout
+from surf2vec.tasks.ingest.containers import STREAM_ERRORS, check_text, explain_stream, find_container, open_stream
 from surf2vec.tasks.ingest.nested import list_fields
 from surf2vec.tasks.ingest.sources import expand, is_remote
 from surf2vec.trainer.errors import InputError
@@ -36,7 +37,7 @@ _EXTENSIONS = {
     ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
     ".parquet": "parquet", ".pq": "parquet",
 }  # fmt: skip
-_COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_COMPRESSED = (".gz", ".gzip", ".zst", ".zstd", ".bz2", ".xz", ".zip")
 _DELIMITERS = ",\t;|"
 ROLES = ("user", "url", "time", "date", "method", "status", "agent", "site", "view")
 REQUIRED = ROLES[:3]
@@ -68,7 +69,7 @@ class LogFile:
     """A log that can be read.
 
     format       csv, tsv, jsonl, parquet, access, or pattern (read by ingest.access_pattern)
-    compression  none, gzip or zstd (of the file, not inside Parquet)
+    compression  none, gzip, zstd, bz2, xz or zip (of the file, not inside Parquet)
     header       names of the columns in the file; for JSON lines, the keys of the first lines
     columns      role (one of ROLES) → name of its column or group, or None
     pattern      the regular expression that splits a line into fields; empty for formats without one
@@ -145,16 +146,16 @@ def recognise(path: Path, config: IngestConfig) -> LogFile:
         magic = file.read(4)
     if not magic:
         raise EmptyLogError(f"{path} is empty (0 bytes): deliver it whole, or leave it out of --logs")
-    suffixes = [suffix.lower() for suffix in path.suffixes]
+    compression, name = find_container(path)
+    suffixes = [suffix.lower() for suffix in Path(name).suffixes]
     expected = next((_EXTENSIONS[suffix] for suffix in reversed(suffixes) if suffix in _EXTENSIONS), None)
     if magic == b"PAR1":
         return _recognise_parquet(path, config.columns)
-    if expected == "parquet":
+    if expected == "parquet" and compression == "none":
         raise InputError(
             f"{path} is no Parquet file (it does not begin with PAR1): deliver it again, or correct its name"
         )
-    compression = next((name for start, name in _COMPRESSIONS.items() if magic.startswith(start)), "none")
-    if compression == "none" and suffixes and suffixes[-1] in (".gz", ".gzip", ".zst", ".zstd"):
+    if compression == "none" and suffixes and suffixes[-1] in _COMPRESSED:
         raise InputError(
             f"{path} is not compressed as its name says: deliver it again, or name it without {suffixes[-1]}"
         )
@@ -184,29 +185,15 @@ def recognise(path: Path, config: IngestConfig) -> LogFile:
     return log
 
 
-def open_log(log: LogFile) -> tuple[IO[bytes], IO[bytes]]:
-    """Return the decompressed stream of a log, and the raw file (whose position shows the progress)."""
-    raw = pa.OSFile(str(log.path))
-    return (raw if log.compression == "none" else pa.CompressedInputStream(raw, log.compression)), raw
-
-
-def explain_stream(path: Path, error: OSError) -> InputError:
-    """Return the error to raise when decompression failed."""
-    return InputError(
-        f"{path} is cut short or damaged ({error}): it was not delivered whole; deliver it again, or leave it out of --logs"
-    )
-
-
 def _read_head(path: Path, compression: str) -> tuple[list[str], bool]:
     """Return the first complete lines of a text file (a single line may be cut), and whether they are all its lines."""
-    stream, raw = open_log(LogFile(path, "", compression))
-    with raw, stream:
-        try:
+    try:
+        stream, raw = open_stream(path, compression)
+        with raw, stream:
             head = stream.read(HEAD_BYTES)
-        except OSError as error:
-            raise explain_stream(path, error) from None
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise InputError(f"{path} is in UTF-16: convert it to UTF-8, for instance with iconv -f utf-16 -t utf-8")
+    except STREAM_ERRORS as error:
+        raise explain_stream(path, error) from None
+    check_text(path, compression, head)
     if not head.strip():
         raise EmptyLogError(f"{path} is empty (it has no line with anything in it): leave it out of --logs")
     if b"\n" not in head and b"\r" in head.rstrip(b"\r"):
