@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from surf2vec.api import Release, SurfError, check_pair, open_release
+    from surf2vec.api import Release, SurfError, check_pair, make_item, open_release
     from surf2vec.commands import backfill, explain, forget, infer, nights, plan, run, settings, similar, tune
     from surf2vec.operations import (
         doctor,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 __all__ = [
     "PipelineConfig", "Release", "SurfError", "backfill", "check_pair", "doctor", "explain", "forget", "gc", "infer",
-    "load_config", "nights", "open_release", "plan", "promote", "pull", "push", "rejects", "repartition", "restore",
+    "load_config", "make_item", "nights", "open_release", "plan", "promote", "pull", "push", "rejects", "repartition", "restore",
     "rollback", "run", "sample_logs", "settings", "similar", "tune", "word2vec",
 ]  # fmt: skip
 _MODULES = ("commands", "operations", "api", "tasks.night.config")

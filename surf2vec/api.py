@@ -16,12 +16,15 @@ import polars as pl
 
 from surf2vec import commands
 from surf2vec.arguments import configure, existing_root, find_names
+from surf2vec.tasks.ingest.sources import read_catalog
+from surf2vec.tasks.release import url_rules
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, ReleaseFolder, check_tables, open_folder
 from surf2vec.tasks.release.release_reader import describe_token, find_other, read_token
+from surf2vec.tasks.release.url_rules import UrlRules
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import InputError, SurfError
 
-__all__ = ["Release", "SurfError", "check_pair", "open_release"]
+__all__ = ["Release", "SurfError", "check_pair", "make_item", "open_release"]
 
 
 def open_release(place: str | Path, release: str | None = None) -> "Release":
@@ -48,6 +51,21 @@ def check_pair(*files: str | Path) -> None:
     if len(found) > 1 or "no release" in found:
         named = "; ".join(f"{path} is of {release}" for release, path in found.items())
         raise InputError(f"{named}: vectors of two releases do not belong together; read both from one folder")
+
+
+def make_item(url: str, place: "str | Path | Release") -> str | None:
+    """Return the item of a URL, a path or a page id by the rules of a root or of a release; None if it is not a page.
+
+    place: a root; the folder of a release; or a `Release`, which is faster for many URLs. A token that several users have is no
+    secret: a release keeps those in its items, where a root masks all.
+    Raises InputError if there is neither.
+    """
+    if not isinstance(place, Release) and (Path(place) / EXPORT_MANIFEST).exists():
+        place = Release(Path(place))
+    if isinstance(place, Release):
+        return place._reader.known_items.make_item(url)
+    rules = read_catalog(existing_root(place)).rules
+    return url_rules.make_item(url, UrlRules.of_record(rules) if rules else UrlRules())
 
 
 @dataclass(frozen=True)
@@ -94,14 +112,15 @@ class Release:
         """
         return pl.DataFrame(self._ask(user_id, k)["items"], schema={"url": pl.String, "score": pl.Float64})
 
-    def renew(self, vectors: np.ndarray, pages: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
-        """Return vectors float32[n, D] whose trails are summed up from the users' last pages, and bool[n]: whose were renewed.
+    def renew(self, vectors: np.ndarray, pages: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return vectors float32[n, D] whose trails are summed up from the users' last pages; whose were renewed, bool[n]; and of
+        how many pages the release does not know the item, int64[n].
 
-        vectors: last night's, float32[n, D]; zeros for a user without one, who then has no interest. pages: a list of canonical
-        URLs for each user, oldest first. A user without a known page keeps the vector. Nothing is trained.
+        vectors: last night's, float32[n, D]; zeros for a user without one, who then has no interest. pages: a list of URLs for
+        each user, oldest first. A user without a known page keeps the vector. Nothing is trained.
         Raises InputError if the release has no trail, ValueError for vectors of another shape and pages that are no lists.
         """
-        return self._reader.trail_sums.renew(vectors, pages)
+        return self._reader.renew(vectors, pages)
 
     def infer(self, events: pl.DataFrame, **settings: Any) -> pl.DataFrame:
         """Return vectors of the users in a frame of events (user_id, url, ts), whom the release need not know: user_id, vector.

@@ -8,16 +8,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 import typer
 
 import surf2vec
 from surf2vec.flows.cli import app
-from surf2vec.tasks.config import PublishConfig
-from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.config import IngestConfig, PublishConfig
+from surf2vec.tasks.ingest.ingest import ingest
+from surf2vec.tasks.root.run import Root, open_root
+from surf2vec.trainer.events import ignore_event
 from tests.flows.test_nightly import write_logs
+from tests.roots.ingest import write_log
 from tests.roots.serving import make_served
+from tests.roots.trail_releases import make_trail_root
+from tests.roots.training import MEMORY_BYTES
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 
@@ -51,6 +57,28 @@ def test_neighbours_and_items_are_those_of_the_command(served: Root) -> None:
     assert ranked["score"].is_sorted(descending=True)
     with pytest.raises(surf2vec.SurfError, match="not among the"):
         release.rank("nobody")
+
+
+def test_a_url_is_made_an_item_by_the_rules_of_a_root_or_a_release(served: Root, tmp_path: Path) -> None:
+    release = surf2vec.open_release(served.path)
+    for place in (served.path, str(release.folder), release):
+        assert surf2vec.make_item("https://www.shop.example/sofas/?utm_source=x", place) == "https://shop.example/sofas"
+        assert surf2vec.make_item("mailto:me@shop.example", place) is None
+    log = write_log(tmp_path / "log.csv", "u,https://shop.example/a?id=3,2026-01-01T00:00:00Z")
+    root, config = open_root(tmp_path / "root"), IngestConfig(granularity="prefix:1")
+    ingest(root, [str(log)], config, 4, MEMORY_BYTES, 1, ignore_event)
+    assert surf2vec.make_item("https://shop.example/a/b?id=4", root.path) == "https://shop.example/a"
+    with pytest.raises(surf2vec.SurfError, match="is not a surf2vec root"):
+        surf2vec.make_item("/a", tmp_path)
+
+
+def test_urls_renew_a_trail_and_unknown_pages_are_counted(tmp_path: Path) -> None:
+    release = surf2vec.Release(make_trail_root(tmp_path / "root").export("whole"))
+    nobody = np.zeros((2, 16), np.float32)
+    vectors, is_renewed, unknown = release.renew(nobody, [["/page/1?utm_source=x", "/elsewhere"], []])
+    expected, *_ = release.renew(nobody, [["/page/1"], []])
+    np.testing.assert_array_equal(vectors, expected)
+    assert (is_renewed.tolist(), unknown.tolist()) == ([True, False], [1, 0])
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:

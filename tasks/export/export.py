@@ -5,7 +5,7 @@
                      trail_inputs.parquet               only with a trail: url and input vector, in the order of the items
                      projection.npy                    only with export.pca_dim: users and items were multiplied by it
                      index/users.faiss                 unit user vectors; row order: partitions in order, rows in order
-                     manifest.json                     rows, bytes, checksums; written last
+                     manifest.json                     rows, bytes, checksums, the rules of the items; written last
 
 Data is streamed: one micro-partition is in memory at a time, then a batch of items, then the index and a batch of rows. The same
 vectors give the same bytes. Holes in the corpus (rows of users who left) are skipped. Small row groups, for lookups, cost
@@ -166,6 +166,7 @@ def _identify(job: Export, corpus: dict[str, Any], generation: Generation) -> di
         "num_items": corpus["num_items"],
         "generation": generation.generation,
         "created_from": {"window_id": corpus["window_id"], "run_id": job.run_id},
+        "rules": corpus["made_from"]["rules"],
     } | extra
 
 

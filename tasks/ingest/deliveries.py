@@ -28,7 +28,7 @@ from surf2vec.trainer.events import OnEvent
 from surf2vec.trainer.system.files import digest_file, verify_all
 from surf2vec.trainer.system.units import size
 
-RULES_VERSION = 2  # of tasks/ingest/urls.py: increase it when a URL may give another item than before
+RULES_VERSION = 2  # of tasks/release/url_rules.py: increase it when a URL may give another item than before
 DIGESTED_AT_ONCE = 2
 _NAMES_SHOWN = 5
 

@@ -1,5 +1,5 @@
 """Turns the distinct URLs of a source into items. Polars converts plain URLs, which most are, in columns;
-`canonical_item` of `tasks/ingest/urls.py` converts the others one by one. It would give the same item for plain URLs.
+`canonical_item` of `tasks/release/url_rules.py` converts the others one by one. It would give the same item for plain URLs.
 """
 
 from collections.abc import Callable, Iterator
@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 import polars as pl
 import pyarrow as pa
 
-from surf2vec.tasks.ingest.urls import ASSET_PATTERN, UrlRules, canonical_item, find_tokens
+from surf2vec.tasks.ingest.visits import ASSET_PATTERN
+from surf2vec.tasks.release.url_rules import UrlRules, canonical_item, find_tokens
 
 BATCH = 100_000  # URLs converted together: limits the memory of intermediate results
 # A plain URL has no character to encode, no dot segment, no index page, and no part long enough for a token.

@@ -29,7 +29,8 @@ from surf2vec.tasks.ingest.records import LIST_BITS, read_parquet
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
 from surf2vec.tasks.ingest.sources import SourceFile
 from surf2vec.tasks.ingest.times import TimeScale, recognise_times
-from surf2vec.tasks.ingest.urls import ASSET_PATTERN, CRAWLER_PATTERN, UrlRules, canonical_item
+from surf2vec.tasks.ingest.visits import ASSET_PATTERN, CRAWLER_PATTERN
+from surf2vec.tasks.release.url_rules import MAX_URL_BYTES, UrlRules, canonical_item
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.users.tombstones import FORGOTTEN, Tombstones
 from surf2vec.trainer.errors import InputError
@@ -41,7 +42,6 @@ LEFT_OUT = (
     "not a GET request", "status 400 or above", "crawler", "static asset", "not a page view", "not a page", "no page", "no user",
     FORGOTTEN,
 )  # fmt: skip
-MAX_URL_BYTES = 8192
 MAX_TIME_BYTES = 100
 BAD_TIMES = 3  # shown in messages: times are not personal data
 LEAST_QUERIES, MOST_HINTS = 100, 3  # of a page to be reported; most reported pages of a source

@@ -116,7 +116,7 @@ def _copy_release(
         if publish.with_state and (digest := gather_state(root, manifest, record, state)):
             tags |= {TAG_SHA256: digest, TAG_PATH: f"artifacts/{STATE}" if is_copy else STATE}
             artifacts |= {STATE: state} if is_copy else {}
-        content = Content(artifacts, config, tags)
+        content = Content(artifacts, config, tags, "pages" if "trail" in manifest else "seen")
         by_reference = "" if is_copy else f" by reference: they must stay in {export_dir.resolve()}"
         with_state = " with its state" if TAG_SHA256 in tags else ""
         again = f", once more, as the copy of version {version.number} is damaged," if version else ""

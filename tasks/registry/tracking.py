@@ -31,18 +31,21 @@ from surf2vec.tasks.root.run import use_temporary_folder
 from surf2vec.trainer.system.files import sync_path, sync_tree
 
 MODEL_CODE = Path(__file__).parent / "user_vectors_model.py"
-MODEL_MODULES = tuple(Path(__file__).parents[1] / "release" / name for name in ("release_reader.py", "trail_sums.py"))
-REQUIREMENTS = ("mlflow", "numpy", "pandas", "pyarrow", "faiss-cpu")
+MODEL_MODULES = tuple(
+    Path(__file__).parents[1] / "release" / f"{name}.py" for name in ("release_reader", "trail_sums", "url_rules")
+)
+REQUIREMENTS = ("mlflow", "numpy", "pandas", "pyarrow", "faiss-cpu", "ada-url")
 
 
 @dataclass(frozen=True)
 class Content:
-    """The content of a model: files and folders, each copied under a name; configuration, which a reader may override; and tags,
-    which identify the content."""
+    """The content of a model: files and folders, each copied under a name; configuration, which a reader may override; tags,
+    which identify the content; and the column that its example shows beside the users: `pages` if there is a trail, or `seen`."""
 
     artifacts: dict[str, Path]
     config: dict[str, str]
     tags: dict[str, str]
+    column: str
 
 
 @dataclass(frozen=True)
@@ -118,19 +121,21 @@ def _parts(content: Content) -> dict[str, Any]:
     texts, numbers = Array(DataType.string), Array(DataType.double)
     outputs = {"vector": numbers, "neighbours": texts, "scores": numbers, "items": texts, "item_scores": numbers}
     optional = [ColSpec(kind, name, required=False) for name, kind in outputs.items()]
+    optional.append(ColSpec(DataType.long, "unknown_pages", required=False))
     # Any, not string: MLflow would refuse ids that pandas holds as numbers, and an empty frame.
     # Nor lists of strings: the model says in words what is wrong with them.
     inputs = [ColSpec(AnyType(), name, required=False) for name in ("user_id", "pages", "seen")]
     counts = [ParamSpec(name, DataType.long, 0) for name in ("k", "items")]
-    params = ParamSchema([*counts, *(ParamSpec(name, DataType.string, "") for name in ("part", "seen"))])
+    words = [ParamSpec(name, DataType.string, default) for name, default in (("part", ""), ("seen", "leave out"))]
+    example = pd.DataFrame({"user_id": ["one-user", "another-user"], content.column: [["https://shop.example/a"], []]})
     return {
         "python_model": str(MODEL_CODE),
         "code_paths": [str(path) for path in MODEL_MODULES],
         "artifacts": {name: path.resolve().as_uri() for name, path in content.artifacts.items()},
         "model_config": content.config or None,
         "pip_requirements": pin_requirements(),
-        "signature": ModelSignature(Schema([*inputs]), Schema([inputs[0], *optional]), params),
-        "input_example": (pd.DataFrame({"user_id": ["one-user", "another-user"]}), {"k": 0, "items": 0}),
+        "signature": ModelSignature(Schema([*inputs]), Schema([inputs[0], *optional]), ParamSchema([*counts, *words])),
+        "input_example": (example, {"k": 0, "items": 0, "seen": "leave out"}),
     }
 
 

@@ -2,20 +2,22 @@
 
 Nearest users are found by faiss. Where it is not installed every user is compared, which takes longer and finds the same.
 
-MLflow copies this file and the modules that it imports from surf2vec, release_reader.py and trail_sums.py, into the model, and
-runs it at load time. So they import nothing else of surf2vec, and surf2vec does not import this file. `predict` takes a column
-`user_id` and returns a row for each user id, in the same order:
+MLflow copies this file and the modules that it imports from surf2vec, release_reader.py, trail_sums.py and url_rules.py, into the
+model, and runs it at load time. So they import nothing else of surf2vec, and surf2vec does not import this file. `predict` takes
+a column `user_id` and returns a row for each user id, in the same order:
 
     user_id, vector                 the vector as a list of floats; None for a user without one
     neighbours, scores              with params {"k": 10}: nearest users by cosine, nearest first, the user left out
     items, item_scores              with params {"items": 10}: items by dot product, highest first
+    unknown_pages                   with pages: how many of the row's pages the release does not know
 
-With a column `pages`, a list of canonical URLs a row, oldest first, a vector's trail is computed from the last of them. A
-user who is unknown, or has no id, then has no interest: zeros. So has everybody if the release was reduced: its dimensions mix
-both parts. Pages that the release does not know are left out. A user without any other keeps last night's vector, or None.
+With a column `pages`, a list of URLs a row, oldest first, a vector's trail is computed from the last of them. A user who is
+unknown, or has no id, then has no interest: zeros. So has everybody if the release was reduced: its dimensions mix both parts.
+URLs become items by the rules of the release. Those that it does not know are left out. A user without any other keeps last
+night's vector, or None.
 
-With params {"items": 10, "seen": "leave out"} `items` leaves out those in a column `seen`, a list of canonical URLs a row.
-Without it `items` may have pages that the user has seen.
+`items` leaves out the row's `pages`, and those in a column `seen`, a list of URLs a row, from which no vector is computed. With
+params {"seen": "keep"} and without that column nothing is left out.
 
 With params {"part": "interest"} or "trail" vectors and items are of that part alone; the manifest names its columns.
 
@@ -38,10 +40,11 @@ import numpy as np
 import pandas as pd
 from mlflow.models import set_model
 
-for name in ("trail_sums", "release_reader"):
+for name in ("trail_sums", "release_reader", "url_rules"):
     sys.modules.pop(name, None)  # the modules of another release that this process has loaded
 from release_reader import TOKEN, ReleaseError, ReleaseReader, find_other  # noqa: E402
-from trail_sums import TrailSums, check_pages, trail_of_release  # noqa: E402 (see above)
+from trail_sums import FoundPages, TrailSums, find_pages, trail_of_release  # noqa: E402
+from url_rules import KnownItems  # noqa: E402 (see above)
 
 
 class UserVectors(mlflow.pyfunc.PythonModel):
@@ -55,15 +58,16 @@ class UserVectors(mlflow.pyfunc.PythonModel):
         k, num_items = (read_count(params, name) for name in ("k", "items"))
         part = read_part(params, self.manifest, k)
         given = read_columns(model_input)
-        seen = read_seen(params, given)
+        keeps_seen = read_seen(params, given)
         index = next(iter(given.values())).index
         ids = [as_id(value) for value in given["user_id"]] if "user_id" in given else [None] * len(index)
         own_rows, vectors = self.gather_users(ids)
         is_found = own_rows >= 0
+        found = {name: self.find_pages(list(given[name]), name) for name in ("pages", "seen") if name in given}
         if "pages" in given:
             trail_of_release(self.manifest)
-            vectors, is_known = self.trail_sums.renew(vectors, list(given["pages"]))
-            is_found |= is_known
+            vectors, is_renewed = self.trail_sums.renew(vectors, found["pages"])
+            is_found |= is_renewed
         own_rows, vectors = own_rows[is_found], vectors[is_found, part]
         columns: dict[str, list[Any]] = {"vector": vectors.tolist()}
         if k:
@@ -74,14 +78,17 @@ class UserVectors(mlflow.pyfunc.PythonModel):
                 raise ValueError(
                     "this release was trained with hierarchical softmax and has no item vectors: leave out `items`"
                 )
-            places = self.item_places if any(map(len, seen)) else {}
-            left_out = [[places[url] for url in seen[row] if url in places] for row in np.flatnonzero(is_found)]
+            known = [] if keeps_seen else [pages.list_known() for pages in found.values()]
+            seen = [np.concatenate(lists) for lists in zip(*known, strict=True)] or [[]] * len(ids)
+            left_out = [seen[row] for row in np.flatnonzero(is_found)]
             best = list(self.release.rank_items(vectors, num_items, part, left_out))
             columns["items"], columns["item_scores"] = ([row[at] for row in best] for at in (0, 1))
         answer = {"user_id": given["user_id"].tolist()} if "user_id" in given else {}
         for name, values in columns.items():
-            found = iter(values)
-            answer[name] = [next(found) if one else None for one in is_found]
+            rest = iter(values)
+            answer[name] = [next(rest) if one else None for one in is_found]
+        if found:
+            answer["unknown_pages"] = sum(pages.count_unknown() for pages in found.values()).tolist()
         answer = pd.DataFrame(answer, index, dtype=object)
         answer.attrs |= {key: self.manifest[key] for key in TOKEN}  # the release that the vectors belong to
         return answer
@@ -96,13 +103,16 @@ class UserVectors(mlflow.pyfunc.PythonModel):
                 rows[place], vectors[place] = users[user_id]
         return rows, vectors
 
-    @cached_property
-    def trail_sums(self) -> TrailSums:
-        return TrailSums.of_release(self.manifest, *self.release.trail_inputs)
+    def find_pages(self, pages: list[Any], column: str) -> FoundPages:
+        return find_pages(pages, self.known_items.numbers, self.known_items.find, column)
 
     @cached_property
-    def item_places(self) -> dict[str, int]:
-        return {url: place for place, url in enumerate(self.release.items[0].tolist())}
+    def trail_sums(self) -> TrailSums:
+        return TrailSums.of_release(self.manifest, self.release.trail_inputs[1])
+
+    @cached_property
+    def known_items(self) -> KnownItems:
+        return KnownItems.of_release(self.manifest, self.release.urls)
 
 
 def open_registered(context: Any) -> ReleaseReader:
@@ -178,19 +188,14 @@ def read_columns(frame: pd.DataFrame) -> dict[str, pd.Series]:
     return {name: column.astype(object) for name, column in given.items()}
 
 
-def read_seen(params: dict[str, Any] | None, given: dict[str, pd.Series]) -> list[list[str]]:
-    """Return the items to leave out, of each row: those of the column `seen`, if params say so. Raises ValueError otherwise."""
-    value = (params or {}).get("seen") or ""
-    if value not in ("", "leave out"):
-        raise ValueError(f"params['seen'] is {value!r}: use 'leave out', with a column `seen`")
-    if not value:
-        return [[]] * len(next(iter(given.values())))
-    if "seen" not in given:
-        raise ValueError(
-            "params['seen'] is 'leave out', but there is no column `seen`: give one with a list of URLs a row"
-        )
-    check_pages(list(given["seen"]), "seen")
-    return list(given["seen"])
+def read_seen(params: dict[str, Any] | None, given: dict[str, pd.Series]) -> bool:
+    """Return whether items that the user has seen are kept. Raises ValueError for another value than those of `seen`."""
+    value = (params or {}).get("seen") or "leave out"
+    if value not in ("leave out", "keep"):
+        raise ValueError(f"params['seen'] is {value!r}: use 'keep', or by default 'leave out'")
+    if value == "keep" and "seen" in given:
+        raise ValueError("params['seen'] is 'keep', but a column `seen` has what to leave out: give one of them")
+    return value == "keep"
 
 
 def is_list(value: Any) -> bool:

@@ -3,20 +3,25 @@
 Checksums say that bytes are those that a manifest names; the form says that readers can work with them.
 """
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from surf2vec.tasks.release.release_reader import KEYS, VECTOR_COLUMNS, ReleaseReader, find_other, list_files
-from surf2vec.tasks.release.trail_sums import TrailSums
+from surf2vec.tasks.release.trail_sums import TrailSums, find_pages
+from surf2vec.tasks.release.url_rules import KnownItems, UrlRules
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.system.files import read_json, verify_once, verify_size
 
 EXPORT_MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
+Floats = NDArray[np.float32]
 _NUMBERS = (pa.float32(), pa.float16(), pa.int8())
 
 
@@ -50,7 +55,19 @@ class ReleaseFolder(ReleaseReader):
         """What sums up trails in the release's vectors. Raises InputError if they have no trail."""
         if "trail" not in self.manifest:
             raise InputError(f"release {self.manifest['release']} cannot sum up pages: its vectors have no trail")
-        return TrailSums.of_release(self.manifest, *self.trail_inputs)
+        return TrailSums.of_release(self.manifest, self.trail_inputs[1])
+
+    @cached_property
+    def known_items(self) -> KnownItems:
+        return KnownItems.of_release(self.manifest, self.urls)
+
+    def renew(
+        self, vectors: Floats, pages: Sequence[Sequence[str]]
+    ) -> tuple[Floats, NDArray[np.bool_], NDArray[np.intp]]:
+        """Return vectors with the trails of the last pages, whose are renewed, and how many pages of each user are unknown."""
+        sums = self.trail_sums
+        found = find_pages(pages, self.known_items.numbers, self.known_items.find)
+        return *sums.renew(vectors, found), found.count_unknown()
 
 
 def open_folder(folder: Path) -> ReleaseFolder:
@@ -85,7 +102,10 @@ def check_manifest(manifest: Any, what: str) -> dict[str, Any]:
         sizes += [about["rows"] for about in manifest["user_files"].values()]
         texts = [manifest["release"], manifest["space_id"], manifest["created_from"]["window_id"]]
         texts += [manifest["index"]["file"], *(about["sha256"] for about in files.values())]
+        rules = UrlRules.of_record(manifest["rules"])
+        texts, sizes = [*texts, *rules.keep_query], [*sizes, rules.prefix_depth]
         has_form = all(type(one) is int and one >= 0 for one in sizes) and all(isinstance(one, str) for one in texts)
+        has_form &= rules.granularity in ("page", "prefix", "host") and isinstance(rules.mask_secrets, bool)
         version = manifest["format_version"]
     except (KeyError, TypeError, AttributeError):
         has_form = False

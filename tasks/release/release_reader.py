@@ -212,6 +212,11 @@ class ReleaseReader:
                 places = places[row[places] > -np.inf]
                 yield urls[places].tolist(), row[places].tolist()
 
+    @property
+    def urls(self) -> list[str]:
+        """The items in their order; none if the release was trained with a tree and has no trail."""
+        return self.trail_inputs[0] if "trail" in self.manifest else self.items[0].tolist()
+
     @cached_property
     def trail_inputs(self) -> tuple[list[str], np.ndarray]:
         """The urls and input vectors that trails are summed up from (trail_sums.py); the release has a trail."""

@@ -29,7 +29,6 @@ from scipy.optimize import minimize
 from scipy.stats import rankdata
 
 from surf2vec.tasks.release.folder import open_folder
-from surf2vec.tasks.release.trail_sums import TrailSums
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.sample.logs import FIRST_DAY, write_sample_logs
 from surf2vec.trainer.config import TRAIL_BIASES
@@ -110,7 +109,7 @@ def read_release(root: Root, told: dict[str, Any]) -> dict[str, Any]:
         {"users": users.join(read_pages(corpus), on="user_id")}
         | {"items": dict(zip(items["url"], items["vector"].to_numpy(), strict=True))}
         | {"counts": items["count"].to_numpy(), "urls": items["url"].to_list()}
-        | {"parts": manifest["parts"], "inputs": open_folder(export).trail_sums}
+        | {"parts": manifest["parts"], "inputs": dict(zip(*open_folder(export).trail_inputs, strict=True))}
     )
 
 
@@ -168,8 +167,7 @@ def compare_trail(before: dict[str, Any], after: dict[str, Any], table: str) -> 
 def path_rows(release: dict[str, Any], table: str, urls: list[str]) -> NDArray[np.float32]:
     """The trail's vectors of these items, float32[n, D2]: as they score (`items`), or as they are summed up (`inputs`)."""
     if table == "inputs":
-        sums: TrailSums = release["inputs"]
-        return sums.inputs[[sums.numbers[url] for url in urls]]
+        return np.stack([release["inputs"][url] for url in urls])
     return np.stack([release["items"][url] for url in urls])[:, slice(*release["parts"]["trail"])]
 
 

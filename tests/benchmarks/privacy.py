@@ -30,7 +30,7 @@ from surf2vec.tasks.config import EvaluateConfig, IngestConfig
 from surf2vec.tasks.corpus.build import build_corpus
 from surf2vec.tasks.corpus.window import CorpusRequest
 from surf2vec.tasks.ingest.ingest import ingest
-from surf2vec.tasks.ingest.urls import UrlRules, canonical_item
+from surf2vec.tasks.release.url_rules import UrlRules, canonical_item
 from surf2vec.tasks.root.run import open_root
 from surf2vec.tasks.users.pseudonyms import pseudonym
 from surf2vec.trainer.config import TrainConfig

@@ -11,6 +11,15 @@ import pyarrow.parquet as pq
 from surf2vec.trainer.store.tokens import Corpus, held_out_keys, open_corpus
 from surf2vec.trainer.system.files import describe_file, write_json
 
+RULES = {
+    "version": 2,
+    "timezone": "UTC",
+    "granularity": "page",
+    "prefix_depth": None,
+    "keep_query": [],
+    "mask_secrets": True,
+}
+
 
 def user_hash(user_id: str) -> int:
     """The hash of a user as DuckDB's md5_number_lower gives it."""
@@ -64,7 +73,7 @@ def write_corpus(
         | {"tokens": tokens, "holes": [0] * partitions, "base": None}
         | {"held_out_key_max": int(sorted_keys[num_held_out - 1]) if num_held_out else -1}
         | {"num_held_out": num_held_out, "since": None, "until": None, "undated": True, "has_order": True}
-        | {"funnel": [], "files": files}
+        | {"funnel": [], "files": files, "made_from": {"rules": RULES}}
     )
     write_json(folder / "manifest.json", manifest)
     return open_corpus(folder)

@@ -6,13 +6,14 @@ found.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from surf2vec.tasks.release.folder import open_folder
-from surf2vec.tasks.release.trail_sums import TrailSums, scale_of
+from surf2vec.tasks.release.trail_sums import TrailSums, find_pages, scale_of
 from tests.roots.releases import read_items, read_users
 
 Floats = NDArray[np.float32]
@@ -40,17 +41,22 @@ class Release:
         interest = slice(*parts["interest"])
         return cls(list(users), np.stack(list(users.values())), urls, items, open_folder(folder).trail_sums, interest)
 
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        return {url: row for row, url in enumerate(self.urls)}
+
     @property
     def trail(self) -> slice:
         return self.sums.columns
 
     def sum_trails(self, pages: Sequence[Sequence[str]]) -> Floats:
         """The trails of lists of pages, float32[n, D2]."""
-        return self.sums.sum_pages(self.sums.find_pages(pages))
+        found = find_pages(pages, self.numbers, lambda page: -1)
+        return self.sums.sum_pages(self.sums.choose_last(found))
 
     def find_items(self, pages: Sequence[str]) -> list[int]:
         """The rows of the pages that the release knows, without repeats in a row."""
-        known = [self.sums.numbers[page] for page in pages if page in self.sums.numbers]
+        known = [self.numbers[page] for page in pages if page in self.numbers]
         return [row for place, row in enumerate(known) if place == 0 or known[place - 1] != row]
 
 

@@ -19,7 +19,8 @@ from surf2vec.tasks.corpus.build import build_corpus
 from surf2vec.tasks.corpus.window import CorpusRequest
 from surf2vec.tasks.ingest.make_items import PLACEHOLDERS
 from surf2vec.tasks.ingest.staging import LEFT_OUT
-from surf2vec.tasks.ingest.urls import ASSET_PATTERN, TOKEN_PATTERN, UrlRules, canonical_item
+from surf2vec.tasks.ingest.visits import ASSET_PATTERN
+from surf2vec.tasks.release.url_rules import TOKEN_PATTERN, UrlRules, canonical_item
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import ConfigError, InputError, RejectedError
 from surf2vec.trainer.store.tokens import open_corpus

@@ -18,8 +18,7 @@ from ada_url import URL
 
 from surf2vec.sql.runner import create_macro
 from surf2vec.tasks.ingest.make_items import find_pages
-from surf2vec.tasks.ingest.staging import MAX_URL_BYTES
-from surf2vec.tasks.ingest.urls import UrlRules, canonical_item
+from surf2vec.tasks.release.url_rules import MAX_URL_BYTES, UrlRules, canonical_item
 from tests.hostile.words import HASH, PLAIN_PAGES, WORDS
 
 BATCH = 20_000

@@ -14,7 +14,7 @@ import pytest
 from surf2vec.sql.runner import connect
 from surf2vec.tasks.events.events_files import EVENTS_SCHEMA
 from surf2vec.tasks.ingest.make_events import SourceRules, make_events
-from surf2vec.tasks.ingest.urls import UrlRules
+from surf2vec.tasks.release.url_rules import UrlRules
 from tests.data.corpora import user_hash
 
 DAY = 86_400_000_000

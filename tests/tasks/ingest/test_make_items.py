@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from surf2vec.tasks.ingest import make_items as source_pages
 from surf2vec.tasks.ingest.make_items import find_pages
-from surf2vec.tasks.ingest.urls import ASSET_PATTERN, UrlRules, canonical_item
+from surf2vec.tasks.ingest.visits import ASSET_PATTERN
+from surf2vec.tasks.release.url_rules import UrlRules, canonical_item
 
 PAGES = [
     "https://www.a.example/b", "https://www.a.example/b/", "https://www.a.example/b//", "https://www.a.example",

@@ -46,7 +46,7 @@ import sys
 import mlflow.pyfunc, pandas as pd
 mlflow.set_tracking_uri(sys.argv[1])
 model = mlflow.pyfunc.load_model("models:/surf2vec-users@champion")
-asked = pd.DataFrame({"user_id": ["user-7", "nobody"], "pages": [["/page/1", "/page/2"]] * 2})
+asked = pd.DataFrame({"user_id": ["user-7", "nobody"], "pages": [["/page/1", "/page/2"], ["/page/1?a", "/page/2#b", "/x"]]})
 print(model.predict(asked, params={"items": 2}).to_json(orient="records"))
 """
 
@@ -143,10 +143,11 @@ def test_pages_are_summed_up_where_none_of_our_code_is(tmp_path: Path, elsewhere
     done = elsewhere.consume(root.tracking_uri, program=PAGES_CONSUMER)
     assert done.returncode == 0, done.stderr
     last = np.stack([read_users(root.export("whole"))["user-7"], np.zeros(16, np.float32)])
-    expected, _ = open_folder(root.export("whole")).trail_sums.renew(last, [["/page/1", "/page/2"]] * 2)
+    expected, _, _ = open_folder(root.export("whole")).renew(last, [["/page/1", "/page/2"]] * 2)
     answer = json.loads(done.stdout)
     np.testing.assert_allclose([row["vector"] for row in answer], expected, rtol=1e-6, atol=1e-7)
     assert [len(row["items"]) for row in answer] == [2, 2]
+    assert [row["unknown_pages"] for row in answer] == [0, 1]
 
 
 @pytest.mark.slow

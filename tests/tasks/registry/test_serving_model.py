@@ -293,28 +293,27 @@ def test_the_files_import_nothing_of_ours() -> None:
         names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
         names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
         assert {name.split(".")[0] for name in names} <= {
-            *sys.stdlib_module_names, "faiss", "mlflow", "numpy", "pandas", "pyarrow", *modules,
+            *sys.stdlib_module_names, "ada_url", "faiss", "mlflow", "numpy", "pandas", "pyarrow", *modules,
         }, path  # fmt: skip
 
 
-def test_seen_items_are_left_out_where_asked(model: Any, users: dict[str, np.ndarray], export_dir: Path) -> None:
+def test_seen_items_are_left_out(model: Any, users: dict[str, np.ndarray], export_dir: Path) -> None:
     names, (urls, _) = list(users)[:3], read_items(export_dir)
     ids = [names[0], "a stranger", names[1], names[2]]
     before = ask(model, ids, items=5)["items"]
-    seen = [before[0][:2], before[0], ["/no such page"], list(urls)]
-    frame = pd.DataFrame({"user_id": ids, "seen": seen})
-    found = model.predict(None, frame, {"items": 5, "seen": "leave out"})["items"]
+    seen = [[before[0][0], f"{before[0][1]}?utm_source=x"], before[0], ["/no such page"], list(urls)]
+    answer = model.predict(None, pd.DataFrame({"user_id": ids, "seen": seen}), {"items": 5})
+    found = answer["items"]
     assert found[0][:3] == before[0][2:]
     assert len(found[0]) == 5
     assert found[1] is None
     assert found[2] == before[2]
     assert found[3] == []
-    assert model.predict(None, frame, {"items": 5})["items"][0] == before[0]
-    for params, words in (
-        ({"seen": "drop"}, "use 'leave out'"),
-        ({"items": 5, "seen": "leave out"}, "no column `seen`"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            ask(model, ids, **params)
+    assert answer["unknown_pages"].tolist() == [0, 0, 1, 0]
+    assert ask(model, ids, items=5, seen="keep")["items"].tolist() == before.tolist()
+    with pytest.raises(ValueError, match="'drop': use 'keep', or by default 'leave out'"):
+        ask(model, ids, seen="drop")
+    with pytest.raises(ValueError, match="is 'keep', but a column `seen` has what to leave out"):
+        model.predict(None, pd.DataFrame({"user_id": ids, "seen": seen}), {"items": 5, "seen": "keep"})
     with pytest.raises(ValueError, match="seen in row 1 is null"):
-        model.predict(None, pd.DataFrame({"user_id": ids[:2], "seen": [[], None]}), {"items": 5, "seen": "leave out"})
+        model.predict(None, pd.DataFrame({"user_id": ids[:2], "seen": [[], None]}), {"items": 5})

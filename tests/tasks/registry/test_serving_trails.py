@@ -18,6 +18,7 @@ from surf2vec.tasks.release.trail_sums import TrailSums
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.system.files import read_json
+from tests.data.corpora import RULES
 from tests.roots.releases import STORAGES, make_release, read_items, read_users, write_run_record
 from tests.roots.trail_releases import STORED, make_trail_root
 from tests.tasks.registry.test_serving_model import load
@@ -38,15 +39,16 @@ def ask(model: Any, ids: list[Any] | None, pages: Any, **params: Any) -> pd.Data
 
 
 def expect(root: Root, release: str, user: str | None, pages: list[str]) -> np.ndarray:
-    sums, users = open_folder(root.export(release)).trail_sums, read_users(root.export(release))
+    users = read_users(root.export(release))
     last = users[user] if user else np.zeros(len(users[KNOWN]), np.float32)
-    return sums.renew(last[None], [pages])[0][0]
+    return open_folder(root.export(release)).renew(last[None], [pages])[0][0]
 
 
 @pytest.mark.parametrize("release", STORED)
 def test_a_row_of_pages_has_its_own_vector_and_next_items(root: Root, release: str) -> None:
     model = load(root.export(release))
-    answer = ask(model, [KNOWN, KNOWN, "a stranger", None], [SEEN, NOW, NOW, SEEN], items=4)
+    answer = ask(model, [KNOWN, KNOWN, "a stranger", None], [SEEN, NOW, NOW, SEEN], items=4, seen="keep")
+    assert answer["unknown_pages"].tolist() == [0, 1, 1, 0]
     assert answer["user_id"].tolist() == [KNOWN, KNOWN, "a stranger", None]
     expected = [
         expect(root, release, user, pages) for user, pages in ((KNOWN, SEEN), (KNOWN, NOW), (None, NOW), (None, SEEN))
@@ -65,7 +67,29 @@ def test_without_a_known_page_last_nights_vector_stays_and_a_stranger_has_none(r
     np.testing.assert_array_equal(np.array(answer["vector"].tolist()[:2], np.float32), [users[KNOWN]] * 2)
     for name in ("vector", "neighbours", "scores", "items", "item_scores"):
         assert answer[name].isna().tolist() == [False, False, True, True]
-    assert ask(model, None, []).shape == (0, 1)
+    assert answer["unknown_pages"].tolist() == [0, 1, 0, 1]
+    assert ask(model, None, []).shape == (0, 2)
+
+
+def test_urls_are_the_items_that_the_logs_rules_make_of_them(root: Root) -> None:
+    model = load(root.export("whole"))
+    bare = ask(model, [KNOWN, "a stranger"], [NOW, SEEN], items=20)
+    urls = [[f"{page}?utm_source=x#top" for page in pages] for pages in (NOW, SEEN)]
+    pd.testing.assert_frame_equal(ask(model, [KNOWN, "a stranger"], urls, items=20), bare)
+
+
+def test_the_pages_that_were_just_given_are_not_ranked_unless_kept(root: Root) -> None:
+    model, pages = load(root.export("whole")), [["/page/5?a", "/page/6"], [], ["/page/1"]]
+    kept = ask(model, [KNOWN] * 3, pages, items=20, seen="keep")["items"]
+    answer = ask(model, [KNOWN] * 3, pages, items=20)["items"]
+    assert kept.map(len).tolist() == [20, 20, 20]
+    for found, all_items, given in zip(answer, kept, [{"/page/5", "/page/6"}, set(), {"/page/1"}], strict=True):
+        assert found == [item for item in all_items if item not in given]
+    both = {"user_id": [KNOWN], "pages": [pages[0]], "seen": [["/page/7?b", "/elsewhere"]]}
+    row = model.predict(None, pd.DataFrame(both), {"items": 20}).iloc[0]
+    assert row["items"] == [item for item in kept[0] if item not in ("/page/5", "/page/6", "/page/7")]
+    assert row["unknown_pages"] == 1
+    assert row["vector"] == ask(model, [KNOWN], [pages[0]])["vector"][0]
 
 
 def test_neighbours_are_by_the_renewed_vectors(root: Root) -> None:
@@ -89,7 +113,7 @@ def test_a_part_alone(root: Root, release: str) -> None:
     columns = {part: slice(*span) for part, span in model.manifest["parts"].items()}
     urls, items = read_items(root.export(release))
     for part in ("trail", "interest"):
-        row = ask(model, [KNOWN], [NOW], part=part, items=3).iloc[0]
+        row = ask(model, [KNOWN], [NOW], part=part, items=3, seen="keep").iloc[0]
         vector = expect(root, release, KNOWN, NOW)[columns[part]]
         np.testing.assert_allclose(row["vector"], vector, rtol=1e-6, atol=1e-7)
         assert row["items"] == [urls[i] for i in np.argsort(-(items[:, columns[part]] @ vector), kind="stable")[:3]]
@@ -154,11 +178,18 @@ def test_through_mlflow_with_its_schema(tmp_path: Path, storage: str) -> None:
     with tracking.use_uri(root.tracking_uri):
         model = tracking.mlflow.pyfunc.load_model("models:/surf2vec-users/1")
     expected = [expect(root, "whole", user, NOW) for user in (KNOWN, None)]
-    both = model.predict(pd.DataFrame({"user_id": [KNOWN, "a stranger"], "pages": [NOW, NOW]}), params={"items": 2})
+    assert model.input_example["pages"].map(type).tolist() == [list, list]
+    urls = [f"{page}?utm_source=x" for page in NOW]
+    both = model.predict(pd.DataFrame({"user_id": [KNOWN, "a stranger"], "pages": [NOW, urls]}), params={"items": 2})
+    assert both["unknown_pages"].tolist() == [1, 1]
+    assert not {"/page/5", "/page/6"} & set(both["items"].explode())
+    kept = model.predict(pd.DataFrame({"pages": [NOW]}), params={"items": 20, "seen": "keep"})
+    assert {"/page/5", "/page/6"} < set(kept["items"][0])
     np.testing.assert_allclose(np.array(both["vector"].tolist()), expected, rtol=1e-6, atol=1e-7)
     assert both["items"].map(len).tolist() == [2, 2]
     alone = model.predict(pd.DataFrame({"pages": [NOW]}))
-    assert list(alone.columns) == ["vector"]
+    assert list(alone.columns) == ["vector", "unknown_pages"]
+    assert alone["unknown_pages"][0] == 1
     np.testing.assert_allclose(alone["vector"][0], expected[1], rtol=1e-6, atol=1e-7)
     assert model.predict(pd.DataFrame({"user_id": [KNOWN]}))["vector"][0] is not None
     with pytest.raises(Exception, match="pages in row 0 is of type str"):
@@ -178,7 +209,8 @@ def test_pulls_bring_the_file_and_since_brings_it_whole(tmp_path: Path, storage:
     for folder in ("pulled", "changes"):
         assert (tmp_path / folder / "trail_inputs.parquet").read_bytes() == content
         found = open_folder(tmp_path / folder).trail_sums if folder == "pulled" else read_changed(tmp_path / folder)
-        assert (found.numbers, found.columns, found.weight) == (expected.numbers, expected.columns, expected.weight)
+        assert (found.columns, found.weight) == (expected.columns, expected.weight)
+        assert read_json(tmp_path / folder / "manifest.json")["rules"] == RULES
         np.testing.assert_array_equal(found.inputs, expected.inputs)
     again = pull_since(name, tmp_path / "changes", 1, root.tracking_uri)
     assert again["fetched_bytes"] == told["fetched_bytes"]
@@ -192,4 +224,4 @@ def read_changed(folder: Path) -> TrailSums:
     """The sums of a folder of changes, whose manifest names the file as that of a release does."""
     manifest, table = read_json(folder / "manifest.json"), pq.read_table(folder / "trail_inputs.parquet")
     assert manifest["files"]["trail_inputs.parquet"] == manifest["trail"]
-    return TrailSums.of_release(manifest, table["url"].to_pylist(), decode_vectors(table))
+    return TrailSums.of_release(manifest, decode_vectors(table))

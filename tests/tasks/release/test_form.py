@@ -6,6 +6,7 @@ import pytest
 
 from surf2vec.tasks.release.folder import check_manifest
 from surf2vec.trainer.errors import DamageError
+from tests.data.corpora import RULES
 
 ABOUT = {"bytes": 7, "sha256": "0" * 64}
 
@@ -14,7 +15,7 @@ def make_manifest(user: str = "a", item: str = "b", index: str = "c") -> dict[st
     return {
         "format_version": 1, "release": "r1", "space_id": "s1", "created_from": {"window_id": "w1"}, "vector_size": 4,
         "num_users": 1, "num_items": 1, "partitions": 1, "user_files": {user: ABOUT | {"rows": 1}}, "item_files": {item: ABOUT},
-        "index": ABOUT | {"file": index},
+        "index": ABOUT | {"file": index}, "rules": RULES,
     }  # fmt: skip
 
 
@@ -27,3 +28,20 @@ def test_a_manifest_is_returned_as_it_is() -> None:
 def test_names_that_lead_outside_are_refused(where: str, name: str) -> None:
     with pytest.raises(DamageError, match="which is outside the export"):
         check_manifest(make_manifest(**{where: name}), "it")
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        None,
+        {},
+        RULES | {"granularity": "pages"},
+        RULES | {"prefix_depth": -1},
+        RULES | {"keep_query": [1]},
+        RULES | {"keep_query": None},
+        RULES | {"mask_secrets": "no"},
+    ],
+)
+def test_a_manifest_without_the_rules_of_its_items_is_refused(rules: Any) -> None:
+    with pytest.raises(DamageError, match="is not a release's"):
+        check_manifest(make_manifest() | {"rules": rules}, "it")

@@ -1,15 +1,20 @@
 """Turns a URL into an item, by the WHATWG URL standard and the project's own rules, listed in docs/urls.md.
 
 ada-url parses scheme, host, port, dot segments and backslashes as browsers do. `canonical_item` defines the rest.
+
+MLflow copies this file beside the registered model. So it imports the standard library and ada-url only.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal
 from urllib.parse import quote, unquote
 
 from ada_url import normalize_url
 
+MAX_URL_BYTES = 8192
 _NO_PAGE = re.compile(
     r"(?:about|android-app|blob|brave|chrome|chrome-devtools|chrome-error|chrome-extension|data|devtools|edge|file|"
     r"ios-app|jar|javascript|mailto|moz-extension|ms-browser-extension|opera|resource|safari-extension|"
@@ -41,18 +46,6 @@ _HEX = re.compile(r"[0-9A-Fa-f]{32}|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-F
 _CHANGE = re.compile(r"(?<=[a-z])[A-Z]|(?<=[A-Za-z])[0-9]|(?<=[0-9])[A-Za-z]")
 _CHARACTERS_PER_CHANGE = 6  # words have fewer changes; so does one of several hundred random base64 tokens
 
-# Extensions of files that browsers fetch by themselves.
-ASSET_PATTERN = (
-    r"(?i)\.(?:css|js|mjs|map|json|gif|jpe?g|jfif|png|apng|ico|cur|svg|webp|avif|bmp|tiff?|xbm|woff2?|ttf|otf|eot|"
-    r"mp3|ogg|wav|m4a|flac|mp4|m4v|webm|avi|mov|mpe?g|wmv|flv|swf)$"
-)
-# Agents that identify themselves as crawlers. CUBOT is a maker of phones.
-CRAWLER_PATTERN = (
-    r"(?i)(?:^|[^u]|[^c]u)bot|crawl|spider|slurp|archiver|scrap(?:er|y)|fetcher|feed|rss|monitor|uptime|pingdom|"
-    r"lighthouse|headless|phantomjs|selenium|mediapartners|facebookexternalhit|validator|checker|"
-    r"^(?:curl|wget|python|java|ruby|perl|php|go-http|okhttp|axios|node|libwww|lwp|apache-httpclient)\b"
-)
-
 
 @dataclass(frozen=True)
 class UrlRules:
@@ -62,6 +55,11 @@ class UrlRules:
     prefix_depth: int = 1
     keep_query: tuple[str, ...] = ()
     mask_secrets: bool = True
+
+    @classmethod
+    def of_record(cls, rules: Mapping[str, Any]) -> "UrlRules":
+        """Return the rules that sources.json or a release's manifest has. Raises KeyError or TypeError if these are none."""
+        return cls(rules["granularity"], rules["prefix_depth"] or 1, tuple(rules["keep_query"]), rules["mask_secrets"])
 
 
 def canonical_item(url: str, rules: UrlRules, shared: frozenset[str] = frozenset()) -> str | None:
@@ -213,3 +211,42 @@ def _page_id(text: str, rules: UrlRules, shared: frozenset[str]) -> str | None:
     kept = _keep_query(match[1], rules) if match and rules.granularity == "page" else ""
     left = _mask(text[: match.start()] if match else text, rules, shared) + kept
     return left if left == text else canonical_item(left, rules, shared)
+
+
+@dataclass(frozen=True)
+class KnownItems:
+    """The items of a release, which tell what a URL is that the rules alone cannot: numbers has the number of each."""
+
+    numbers: dict[str, int]
+    rules: UrlRules
+
+    @classmethod
+    def of_release(cls, manifest: Mapping[str, Any], items: list[str]) -> "KnownItems":
+        return cls({item: number for number, item in enumerate(items)}, UrlRules.of_record(manifest["rules"]))
+
+    def find(self, page: str) -> int:
+        """Return the number of the item that a page is, or -1 if the release does not know it."""
+        return self.numbers.get(self.make_item(page) or "", -1)
+
+    def make_item(self, page: str) -> str | None:
+        """Return the item of a URL, a path or a page id, which need not be of the release; None if it is not a page.
+
+        An item stays as it is. A token, which is a secret unless several users have it, stays if the release has it in an item.
+        """
+        if page in self.numbers:
+            return page
+        kept = self._tokens if self.rules.mask_secrets and find_tokens(page) else frozenset[str]()
+        item = make_item(page, self.rules, kept)
+        return make_item(page, self.rules) if kept and item not in self.numbers else item
+
+    @cached_property
+    def _tokens(self) -> frozenset[str]:
+        return frozenset(token for item in self.numbers for token in find_tokens(item))
+
+
+def make_item(page: str, rules: UrlRules, shared: frozenset[str] = frozenset()) -> str | None:
+    """Return what `canonical_item` returns, or None for text that no log can have: too long, or not Unicode."""
+    try:
+        return canonical_item(page, rules, shared) if len(page.encode()) <= MAX_URL_BYTES else None
+    except UnicodeEncodeError:
+        return None

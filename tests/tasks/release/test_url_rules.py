@@ -14,9 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from surf2vec.sql.runner import create_macro
-from surf2vec.tasks.ingest.urls import (
-    ASSET_PATTERN,
-    CRAWLER_PATTERN,
+from surf2vec.tasks.release.url_rules import (
     TOKEN_PATTERN,
     UrlRules,
     canonical_item,
@@ -338,39 +336,6 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
 def test_the_cut_of_sql_changes_no_item(con: duckdb.DuckDBPyConnection, url: str) -> None:
     [(key,)] = con.execute("select page_key($url, false, 8192)", {"url": url}).fetchall()
     assert canonical_item(key, PAGE) == canonical_item(url, PAGE)
-
-
-@pytest.mark.parametrize(
-    ("path", "is_asset"),
-    [
-        ("/a/b.css", True),
-        ("/LOGO.GIF", True),
-        ("/f.woff2", True),
-        ("/a.html", False),
-        ("/css", False),
-        ("/a.js/b", False),
-    ],
-)
-def test_assets(con: duckdb.DuckDBPyConnection, path: str, is_asset: bool) -> None:
-    assert con.execute("select regexp_matches($s, $p)", {"s": path, "p": ASSET_PATTERN}).fetchall() == [(is_asset,)]
-
-
-@pytest.mark.parametrize(
-    ("agent", "is_crawler"),
-    [
-        ("Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)", True),
-        ("sample-crawler/1.4 (+https://www.crawler.example)", True),
-        ("curl/8.5.0", True),
-        ("python-requests/2.32", True),
-        ("Mozilla/5.0 (Windows NT 10.0; Win64; x64; rv:146.0) Gecko/20100101 Firefox/146.0", False),
-        ("Mozilla/5.0 (Linux; Android 13; CUBOT NOTE 30) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/120.0", False),
-        ("-", False),
-    ],
-)
-def test_crawlers(con: duckdb.DuckDBPyConnection, agent: str, is_crawler: bool) -> None:
-    assert con.execute("select regexp_matches($s, $p)", {"s": agent, "p": CRAWLER_PATTERN}).fetchall() == [
-        (is_crawler,)
-    ]
 
 
 @pytest.mark.parametrize(
