@@ -15,7 +15,7 @@ with parsed_lines as (
         case when rejected is null and json_valid(text) then json_extract_string(text, $pointers::varchar[]) end as fields,
         case when regexp_matches(fields[1], '^(-?\d+[.eE]|[{\[])') then json_type(text, $pointers[1]) else '' end as user_type,
         case when regexp_matches(fields[2], '^(-?\d+[.eE]|[{\[])') then json_type(text, $pointers[2]) else '' end as url_type,
-        case when fields[3][1] in ('{', '[') then json_type(text, $pointers[3]) end as time_type
+        case when starts_with(fields[3], '{') or starts_with(fields[3], '[') then json_type(text, $pointers[3]) end as time_type
     from delivered_lines
     where rejected is not null or trim(text, chr(9) || chr(10) || chr(13) || ' ') <> ''
 )

@@ -4,7 +4,7 @@
 --         ingest.keep_query.
 -- grain:  line (1-based, the first one of a record of several lines)
 -- reads:  split_fields (line, user_id, url, is_request, time, method, status, agent, view, rejected)
--- params: $keeps_query, $max_url_bytes, $max_user_bytes, $max_time_bytes, $crawler_pattern, $asset_pattern, $placeholders,
+-- params: $keeps_query, $max_url_bytes, $max_user_bytes, $max_time_bytes, $crawler_pattern, $asset_pattern,
 --         $views (values of view in page views, or none)
 select
     line,
@@ -15,9 +15,12 @@ select
             then split_part(split_part(url, '#', 1), '?', 2)
     end as query,
     case
-        when typeof(time) <> 'VARCHAR' then time
-        when strlen(time::varchar) > $max_time_bytes then null
-        when strlen(time::varchar) < 10 and list_contains($placeholders, lower(trim(time::varchar))) then null
+        when typeof(time) = 'VARCHAR'
+            and (
+                strlen(time::varchar) > $max_time_bytes
+                or strlen(time::varchar) < 10 and lower(trim(time::varchar)) in ('', '-', 'na', 'n/a', 'null', '\n', 'none', 'undefined')
+            )
+            then null
         else time
     end as time,
     case

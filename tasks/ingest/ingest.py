@@ -149,18 +149,16 @@ def remove_leftovers(root: Root, catalog: Catalog) -> None:
 
 def _log_source(staged: Staged, on_event: OnEvent) -> Staged:
     """Log what became of a source's lines; returns it."""
-    entry = staged.entry
+    entry, name = staged.entry, os.path.basename(staged.source.name)
     left_out = f"; left out: {_list_counts(entry['left_out'])}" if entry["left_out"] else ""
     message = (
-        f"{os.path.basename(staged.source.name)}: {entry['format']}, {entry['fields']}, time: {entry['time']}; "
+        f"{name}: {entry['format']}, {entry['fields']}, time: {entry['time']}; "
         f"{entry['lines']:,} lines, {entry['events']:,} events{left_out}"
     )
     on_event("log", {"message": message})
-    for user, number in staged.frequent_users:
-        message = (
-            f"user {user} has {number:,} of the {entry['events']:,} events of {os.path.basename(staged.source.name)}"
-        )
-        on_event("private", {"message": f"{message}: is that one person?"})
+    if users := ", ".join(f"{user} ({number:,})" for user, number in staged.frequent_users):
+        message = f"{name}: more than a tenth of the events each are of {users}: is a user one person there?"
+        on_event("private", {"message": message})
     return staged
 
 

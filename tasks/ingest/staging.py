@@ -24,7 +24,6 @@ from surf2vec.tasks.ingest.blocks import BlockReader
 from surf2vec.tasks.ingest.deliveries import read_by
 from surf2vec.tasks.ingest.formats import ROLES, LogFile
 from surf2vec.tasks.ingest.make_events import MAX_USER_BYTES, SourceRules, make_events
-from surf2vec.tasks.ingest.make_items import PLACEHOLDERS
 from surf2vec.tasks.ingest.records import LIST_BITS, read_parquet
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
 from surf2vec.tasks.ingest.sources import SourceFile
@@ -187,7 +186,6 @@ class Stager:
             "max_time_bytes": MAX_TIME_BYTES,
             "crawler_pattern": CRAWLER_PATTERN,
             "asset_pattern": ASSET_PATTERN,
-            "placeholders": list(PLACEHOLDERS),
             "path": path,
             "views": list(log.views),
         }

@@ -42,7 +42,7 @@ PARAMS = {
     "max_user_bytes": 9, "max_time_bytes": 9, "crawler_pattern": "x", "pointers": ["/a"] * 9, "user_column": "user_id",
     "url_column": "url", "time_column": "ts", "method_column": "surf2vec_absent", "status_column": "surf2vec_absent",
     "agent_column": "surf2vec_absent", "site_column": "surf2vec_absent", "view_column": "surf2vec_absent", "views": [],
-    "line_bits": 0, "placeholders": ["-"],
+    "line_bits": 0,
 }  # fmt: skip
 ONE_ROW: dict[str, dict[str, Any]] = {
     "intermediate/int_source_size": {"num_lines": 0, "text_bytes": 0, "num_distinct": 0, "distinct_text_bytes": 0},

@@ -16,13 +16,12 @@ from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.ingest.blocks import LINES_SCHEMA
 from surf2vec.tasks.ingest.delimited import FIELDS_SCHEMA
 from surf2vec.tasks.ingest.formats import ROLES
-from surf2vec.tasks.ingest.make_items import PLACEHOLDERS
 from surf2vec.tasks.ingest.staging import MAX_TIME_BYTES, MAX_URL_BYTES, MAX_USER_BYTES, define_session
 from surf2vec.tasks.ingest.visits import ASSET_PATTERN, CRAWLER_PATTERN
 
 PARAMS = {
     "keeps_query": False, "max_url_bytes": MAX_URL_BYTES, "max_user_bytes": MAX_USER_BYTES, "max_time_bytes": MAX_TIME_BYTES,
-    "crawler_pattern": CRAWLER_PATTERN, "asset_pattern": ASSET_PATTERN, "placeholders": list(PLACEHOLDERS),
+    "crawler_pattern": CRAWLER_PATTERN, "asset_pattern": ASSET_PATTERN, 
     "views": [],
 }  # fmt: skip
 ABSENT = {f"{role}_column": "surf2vec_absent" for role in ROLES}

@@ -121,16 +121,15 @@ def test_users_with_more_than_a_tenth_of_the_events_are_named_where_no_server_re
     tmp_path: Path, root: Path, has_key: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SURF2VEC_KEY", "k" * 32)
-    users = ["proxy"] * 84 + ["ten"] * 10 + ["eleven"] * 16 + [f"u{number}" for number in range(10)]
-    log = write_log(tmp_path / "a.csv", *(f"{user},/a,{1_793_610_000 + at}" for at, user in enumerate(users)))
+    ids = ["proxy"] * 84 + ["ten"] * 10 + ["eleven"] * 16 + [f"u{number}" for number in range(10)]
+    log = write_log(tmp_path / "a.csv", *(f"{user},/a,{1_793_610_000 + at}" for at, user in enumerate(ids)))
     said: dict[str, list[str]] = {"log": [], "private": []}
     keyed = {"user_key_env": "SURF2VEC_KEY"} if has_key else {}
     take_in(root, log, on_event=lambda name, values: said.get(name, []).append(values.get("message", "")), **keyed)
     names = [pseudonym(user, b"k" * 32) if has_key else user for user in ("proxy", "eleven")]
-    assert said["private"] == [
-        f"user {name} has {number} of the 120 events of a.csv: is that one person?"
-        for name, number in zip(names, (84, 16), strict=True)
-    ]
+    users = f"{names[0]} (84), {names[1]} (16)"
+    message = f"a.csv: more than a tenth of the events each are of {users}: is a user one person there?"
+    assert said["private"] == [message]
     assert not any("proxy" in message for message in said["log"])
 
 
