@@ -85,15 +85,10 @@ def show_settings(result: dict[str, Any]) -> None:
         table = [(one["name"], json.dumps(one["value"]), one["from"]) for one in given]
         show_table(("<setting", "value", "<from"), table, title="Given: all others have their default")
     for section in sections:
-        rows = [
-            (
-                one["name"],
-                "" if one["default"] is None else json.dumps(one["default"]),
-                one["values"],
-                one["description"],
-            )
+        rows = (
+            (one["name"], json.dumps(one["default"]).replace("null", ""), one["values"], one["description"])
             for one in section["settings"]
-        ]
+        )
         title = f"{section['title']}: {section['description']}"
         show_table(("<setting", "default", "values", "what it does"), rows, title=title)
 

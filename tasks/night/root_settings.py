@@ -84,11 +84,10 @@ def remember(root: Root, config: PipelineConfig, on_event: OnEvent) -> None:
         return
     old = path.read_text(encoding="utf-8").splitlines() if path.exists() else [_HEADER]
     lines = [line for line in old if line.startswith("#")]
-    values = {
-        tuple(key.rsplit(".", 1)): value for key, value in (read_settings(root) | new).items() if value is not None
-    }
+    values = {tuple(key.rsplit(".", 1)): one for key, one in (read_settings(root) | new).items() if one is not None}
     for table, keys in groupby(sorted(values), lambda key: key[0]):
-        lines += ["", f"[{table}]", *(f"{key[1]} = {json.dumps(values[key], ensure_ascii=False)}" for key in keys)]
+        texts = ((key[1], json.dumps(values[key], ensure_ascii=False).replace("\x7f", "\\u007f")) for key in keys)
+        lines += ["", f"[{table}]", *(f"{name} = {text}" for name, text in texts)]
     with raise_if_unwritten(root.path, path.name), replace_file(path) as temporary:
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
     log(on_event, f"{path} keeps {', '.join(new)}: later commands need not be given them")
