@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from surf2vec.tasks.config import IngestConfig
+from surf2vec.tasks.ingest.delimited import NOT_UTF8
 from surf2vec.tasks.ingest.deliveries import Delivery, find_sources, plan_delivery
 from surf2vec.tasks.ingest.formats import EmptyLogError
 from surf2vec.tasks.ingest.rejects import FAILED, LISTED
@@ -20,6 +21,7 @@ from surf2vec.tasks.ingest.remote_logs import RemoteLogs
 from surf2vec.tasks.ingest.sources import Catalog, find_orphans, read_catalog, sum_counts
 from surf2vec.tasks.ingest.stage_logs import stage_logs
 from surf2vec.tasks.ingest.staging import MOST_HINTS, BytesRead, Log, Staged, Staging
+from surf2vec.tasks.ingest.tables import describe_tables
 from surf2vec.tasks.ingest.times import explain_bad_times
 from surf2vec.tasks.ingest.user_key import read_user_key
 from surf2vec.tasks.root.failures import explain_failures
@@ -117,6 +119,8 @@ def _find_logs(
         if not sources:
             raise InputError(str(next(iter(empty.values()))))
         delivery = plan_delivery(root, catalog, sources, remote.config)
+    for warning in describe_tables(logs, remote):
+        on_event("log", {"message": warning})
     return delivery, logs
 
 
@@ -175,6 +179,8 @@ def _check_rejects(root: Root, staged: list[Staged], config: IngestConfig, on_ev
     reasons = _list_counts(*(source.entry["rejected"] for source in staged))
     bad_times = next((source.bad_times for source in staged if source.bad_times), ())
     times = f"; {explain_bad_times(bad_times, config.time_format)}" if bad_times else ""
+    if NOT_UTF8 in reasons:
+        times += "; a log in another encoding is converted with, for instance, iconv -f WINDOWS-1252 -t UTF-8"
     if num_rejected:
         counts = f"{num_rejected:,} of {num_lines:,} lines rejected ({reasons})"
         on_event("log", {"message": f"{counts}; once they are taken in, `surf2vec rejects` prints them{times}"})

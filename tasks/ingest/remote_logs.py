@@ -54,6 +54,14 @@ class RemoteLogs:
             )
         return files
 
+    def glob(self, pattern: str) -> tuple[str, ...]:
+        """Return the names of the files or objects that match a pattern."""
+        if not is_remote(pattern):
+            return tuple(glob.glob(pattern))
+        store = self._store(pattern)
+        with _explain(pattern):
+            return tuple(store.unstrip_protocol(name) for name in store.glob(pattern))
+
     def digest(self, url: str, stamp: Stamp) -> str:
         """Fetch an object and return its sha256."""
         return digest_file(self._fetch(url, stamp))

@@ -1,10 +1,13 @@
 """Lines of a log as records, plain and hostile values, and the writers of every format."""
 
+import bz2
 import csv
 import gzip
 import io
 import json
+import lzma
 import re
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -97,6 +100,22 @@ def fit_access(record: Record, at: datetime) -> Record:
     return Record(user.replace('"', ""), url, f"{at:%d/%b/%Y:%H:%M:%S} +0000", method, status, agent)
 
 
+def pack_zip(data: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("log", data)
+    return file.getvalue()
+
+
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": lambda data: gzip.compress(data, 1, mtime=0),
+    ".zst": lambda data: pa.compress(data, codec="zstd", asbytes=True),
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zip": pack_zip,
+}
+
+
 def write_log(draws: Random, format: str) -> Written:
     """A log of one to forty records, plain or compressed; access logs begin with a plain one, by which they are known."""
     records = [draw_record(draws, format) for _ in range(draws.randint(1, 40))]
@@ -109,9 +128,9 @@ def write_log(draws: Random, format: str) -> Written:
         records = [Record(None if r.user_id is None else str(r.user_id), *r.values[1:]) for r in records]
     data, lines = WRITERS[format](draws, records, num_columns)
     suffix = {"access": ".log"}.get(format, f".{format}")
-    if format != "parquet" and (kind := draws.choice(["", "", ".gz", ".zst"])):
+    if format != "parquet" and (kind := draws.choice(["", "", *PACK])):
         suffix += kind
-        data = gzip.compress(data, 1, mtime=0) if kind == ".gz" else pa.compress(data, codec="zstd", asbytes=True)
+        data = PACK[kind](data)
     return Written(format, f"a{suffix}", data, records, lines, num_columns)
 
 
