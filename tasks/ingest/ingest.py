@@ -21,7 +21,7 @@ from surf2vec.tasks.ingest.remote_logs import RemoteLogs
 from surf2vec.tasks.ingest.sources import Catalog, find_orphans, read_catalog, sum_counts
 from surf2vec.tasks.ingest.stage_logs import stage_logs
 from surf2vec.tasks.ingest.staging import MOST_HINTS, BytesRead, Log, Staged, Staging
-from surf2vec.tasks.ingest.tables import describe_tables
+from surf2vec.tasks.ingest.tables import describe_table
 from surf2vec.tasks.ingest.times import explain_bad_times
 from surf2vec.tasks.ingest.user_key import read_user_key
 from surf2vec.tasks.root.failures import explain_failures
@@ -119,7 +119,7 @@ def _find_logs(
         if not sources:
             raise InputError(str(next(iter(empty.values()))))
         delivery = plan_delivery(root, catalog, sources, remote.config)
-    for warning in describe_tables(logs, remote):
+    if warning := describe_table(logs, remote):
         on_event("log", {"message": warning})
     return delivery, logs
 

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import duckdb
+import numpy as np
 
 from surf2vec.sql.runner import fetch_rows
 from surf2vec.tasks.config import TIME_UNITS, IngestConfig, parse_time_unit
@@ -26,17 +27,11 @@ _DATES = "%d.%m.%Y;%d.%m.%y;%d/%m/%Y;%m/%d/%Y;%d/%m/%y;%m/%d/%y;%d-%m-%Y;%m-%d-%
 _DATES += "%d %b %Y;%d-%b-%Y;%b %d, %Y"
 _CLOCKS = "; %H:%M; %H:%M:%S; %H:%M:%S.%f;, %H:%M;, %H:%M:%S; %I:%M %p; %I:%M:%S %p;, %I:%M:%S %p"
 _DIGITS = {"%Y": 4, "%Y%m": 6, "%y%m%d": 6, "%Y%m%d": 8, "%Y%m%d%H": 10, "%Y%m%d%H%M": 12, "%Y%m%d%H%M%S%f": 17}
-_UNITS = (
-    (1e8, "order"),
-    (1e11, "seconds"),
-    (1e14, "milliseconds"),
-    (1e17, "microseconds"),
-    (float("inf"), "nanoseconds"),
-)
+_LIMITS = {"order": 1e8, "seconds": 1e11, "milliseconds": 1e14, "microseconds": 1e17, "nanoseconds": float("inf")}
 _RARE_UNITS = ("nanoseconds since 2001-01-01", "seconds since 1900-01-01", "days since 1970-01-01")
 _WORDS = {"order": "integer order", "days": "Excel's days", "ticks": ".NET's ticks", "filetime": "FILETIME"}
 _WORDS |= {"webkit": "WebKit's microseconds", "cocoa": "Cocoa's seconds"}
-_YEAR = timedelta(days=365.25)
+_YEAR = 365.25 * 86_400 * 1e6  # microseconds
 
 
 @dataclass(frozen=True)
@@ -89,7 +84,7 @@ def guess_units(low: float, high: float, latest: datetime, but: str = "") -> lis
 
     def is_usual(unit: str) -> bool:
         origin, first, last = _read(unit, 0, low, high)
-        return max(_us(OLDEST), origin + 5 * _us(_YEAR)) <= first and _us(latest - 15 * _YEAR) <= last <= _us(latest)
+        return max(_us(OLDEST), origin + 5 * _YEAR) <= first and _us(latest) - 15 * _YEAR <= last <= _us(latest)
 
     found = [[unit for unit in units if unit != but and is_usual(unit)] for units in (TIME_UNITS, _RARE_UNITS)]
     return found[0] or found[1]
@@ -134,7 +129,7 @@ def _scale_of_numbers(profile: dict[str, Any], unit: str | None) -> TimeScale:
 
 def scale_of(median: float, unit: str | None = None) -> TimeScale:
     """Return the scale of numbers of a unit, by default the one of numbers of this size."""
-    unit = unit or next(name for limit, name in _UNITS if median < limit)
+    unit = unit or next(name for name, limit in _LIMITS.items() if median < limit)
     description = _WORDS.get(unit, unit if " " in unit else f"epoch {unit}")
     return TimeScale("order" if unit == "order" else "number", description, unit)
 
@@ -157,9 +152,10 @@ def _find_fault(
         units = []  # positions rarely repeat, days do
     settings = [f"--set 'ingest.time_format={found}'" for found in formats]
     settings += [f"--set 'ingest.time_unit={found}' ({_show(*_read(found, low, high))})" for found in units]
-    way_out = f"say what they are with ingest.time_{'unit' if is_number else 'format'} (docs/logs.md)"
-    if settings:
-        way_out = f"try {' or '.join(settings)}"
+    kind = "unit" if is_number else "format"
+    way_out = (
+        f"try {' or '.join(settings)}" if settings else f"say what they are with ingest.time_{kind} (docs/logs.md)"
+    )
     confirm = f", or, if it is right, --set ingest.time_unit={scale.unit}"
     if scale.kind == "order":
         if profile["num_fractions"]:
@@ -172,7 +168,7 @@ def _find_fault(
     if last < _us(EARLIEST if is_number and unit else OLDEST):
         return f"{span}, all before 1995; {way_out}"
     is_server_log = log.columns.get("status") or log.columns.get("method")
-    if units and not unit and not is_server_log and last < _us(latest - 31 * _YEAR):  # as many from 1970 to 2001
+    if units and not unit and not is_server_log and last < _us(latest) - 31 * _YEAR:  # as many from 1970 to 2001
         return f"{span}, which is long ago; {way_out}{confirm}"
     if is_number and not unit and 2 * profile["num_rounded"] > profile["num_numbers"]:
         return "their last digits are lost (Excel shortens long numbers); export them again, as whole numbers"
@@ -189,14 +185,10 @@ def _read(unit: str, *numbers: float) -> list[float]:
     return [number * float(length) + origin for number in numbers]
 
 
-def _us(time: datetime | timedelta) -> float:
-    return (time - datetime(1970, 1, 1) if isinstance(time, datetime) else time) / timedelta(microseconds=1)
+def _us(time: datetime) -> float:
+    return (time - datetime(1970, 1, 1)) / timedelta(microseconds=1)
 
 
 def _show(*span: float) -> str:
-    """Return a span of times as text for people, a far one as its years."""
-    try:
-        texts = [str(datetime(1970, 1, 1) + timedelta(seconds=round(us / 1e6))) for us in span]
-    except OverflowError:
-        texts = [f"the year {1970 + us / _us(_YEAR):,.0f}" for us in span]
-    return f"from {' to '.join(texts)}"
+    """Return a span of times as text for people, also of years that Python has no dates for."""
+    return "from " + " to ".join(str(np.datetime64(round(us / 1e6), "s")).replace("T", " ") for us in span)
