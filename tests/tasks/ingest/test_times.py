@@ -81,10 +81,10 @@ def test_times_of_another_unit_are_refused_and_the_setting_to_paste_reads_them(
             ["46328", "46329"],
             r"an order or dates; try --set 'ingest.time_unit=days' \(from 2026-11-02 00:00:00 to 2026-11-03",
         ),
-        (["0.5", "17.25"], "an order has no fractions; say what they are with ingest.time_unit"),
+        (["0.5", "17.25"], "an order has no fractions; say what they count with ingest.time_unit"),
         (["1.79361E+12"] * 2, "their last digits are lost"),
-        (["2117179907896246272"], "2037.*most of them in the future; say what they are"),
-        (["2569-11-02 09:00"], "most of them in the future; say what they are with ingest.time_format"),
+        (["2117179907896246272"], "2037.*most of them in the future; say what they count"),
+        (["2569-11-02 09:00"], "most of them in the future; say how with ingest.time_format"),
         (["02-11-26 09:00"], "time_format=%d-%m-%y %H:%M' or .*=%m-%d-%y %H:%M' or .*=%y-%m-%d %H:%M'$"),
         (["1990-01-01 09:00"], "all before 1995"),
         (
@@ -124,6 +124,16 @@ def test_digits_of_a_date_in_parquet(tmp_path: Path) -> None:
     for name, settings in {"whole": {}, "floats": {"max_reject_ratio": 0.5}, "year": {"time_format": "%Y"}}.items():
         take_in(tmp_path / name, tmp_path / f"{name}.parquet", **settings)
     assert [len(read_events(tmp_path / name)) for name in ("whole", "floats", "year")] == [2, 1, 2]
+
+
+def test_timestamps_that_were_taken_for_another_unit(tmp_path: Path) -> None:
+    """As pandas.to_datetime makes them of seconds without `unit`."""
+    ts = pa.array([1_793_610_000, 1_793_610_060], pa.timestamp("ns"))
+    pq.write_table(pa.table({"user_id": ["a", "b"], "url": ["/", "/"], "ts": ts}), tmp_path / "a.parquet")
+    with pytest.raises(
+        InputError, match="timestamps .* from 1970-01-01 00:00:02 .*before 1995; write them again from the unit"
+    ):
+        take_in(tmp_path / "root", tmp_path / "a.parquet")
 
 
 def test_the_log_of_a_server_may_be_of_1995(tmp_path: Path) -> None:
