@@ -8,24 +8,29 @@
 from collections.abc import Iterator
 from typing import Any
 
+MAX_DEPTH = 20  # of objects and lists in each other
 
-def list_fields(value: Any, name: str = "", in_list: bool = False) -> Iterator[tuple[str, bool]]:
-    """Yield the dotted name of each value in a record, and whether it is in a list."""
+
+def list_fields(value: Any, name: str = "", in_list: bool = False, depth: int = 0) -> Iterator[tuple[str, bool]]:
+    """Yield the dotted name of each value in a record that is not too deep, and whether it is in a list."""
     value = _as_object(value)
     start = f"{name}." if name else ""
+    if isinstance(value, dict | list) and depth == MAX_DEPTH:
+        return
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from list_fields(inner, f"{start}{key}", in_list)
+            yield from list_fields(inner, f"{start}{key}", in_list, depth + 1)
     elif isinstance(value, list):
         for inner in value:
-            yield from list_fields(inner, name, in_list=True)
+            yield from list_fields(inner, name, True, depth + 1)
     else:
         yield name, in_list
 
 
 def find(value: Any, name: str) -> Any:
     """Return the value with this dotted name, None without one, or for a field of objects in a list all its values."""
-    value = _as_object(value)
+    if not isinstance(value, dict):
+        value = _as_object(value)
     if isinstance(value, list):
         found = [find(inner, name) for inner in value]
         return [leaf for inner in found for leaf in (inner if isinstance(inner, list) else [inner])]
@@ -33,9 +38,12 @@ def find(value: Any, name: str) -> Any:
         return None
     if name in value:
         return _as_object(value[name])
-    keys = (name[:at] for at, char in enumerate(name) if char == "." and name[:at] in value)
-    inner_values = (find(value[key], name[len(key) + 1 :]) for key in keys)
-    return next((inner for inner in inner_values if inner is not None), None)
+    at = name.find(".")
+    while at >= 0:
+        if name[:at] in value and (found := find(value[name[:at]], name[at + 1 :])) is not None:
+            return found
+        at = name.find(".", at + 1)
+    return None
 
 
 def _as_object(value: Any) -> Any:
