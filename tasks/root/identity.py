@@ -44,8 +44,8 @@ def registry_uri(root: Root, publish: PublishConfig) -> str:
     if known and not is_same_registry(uri, known):
         raise ConfigError(
             f"{root.path} publishes to {mask_credentials(known)}, but {name} names {mask_credentials(uri)}: leave that out or "
-            f'name the same. To move the root to the other registry, change "tracking_uri" in {root.identity}; its releases stay '
-            "where they are, so the next night there is the first one"
+            f'name the same. To move the root to the other registry, change "tracking_uri" in {root.identity}, and in '
+            f"{root.settings.name} if it is there; its releases stay where they are, so the next night there is the first one"
         )
     return own if is_same_registry(uri, own) else uri
 

@@ -170,6 +170,9 @@ def test_the_environment_adds_the_password_to_the_registry_in_the_file(
     root.settings.write_text('[publish]\ntracking_uri = "http://mlflow.example:5000"\n')
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:hunter2@mlflow.example:5000")
     assert registry_uri(root, configure(None, {}, root.path).publish) == "http://me:hunter2@mlflow.example:5000"
+    write_json(root.identity, {"root_id": "me", "tracking_uri": "http://other.example"})
+    with pytest.raises(ConfigError, match=r'change "tracking_uri" in .*root.json, and in surf2vec.toml if it is there'):
+        registry_uri(root, configure(None, {}, root.path).publish)
 
 
 @pytest.mark.parametrize(
