@@ -17,10 +17,9 @@ import polars as pl
 from surf2vec import commands
 from surf2vec.arguments import configure, existing_root, find_names
 from surf2vec.tasks.ingest.sources import read_catalog
-from surf2vec.tasks.release import url_rules
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, ReleaseFolder, check_tables, open_folder
 from surf2vec.tasks.release.release_reader import describe_token, find_other, read_token
-from surf2vec.tasks.release.url_rules import UrlRules
+from surf2vec.tasks.release.url_rules import KnownItems
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import InputError, SurfError
 
@@ -54,18 +53,16 @@ def check_pair(*files: str | Path) -> None:
 
 
 def make_item(url: str, place: "str | Path | Release") -> str | None:
-    """Return the item of a URL, a path or a page id by the rules of a root or of a release; None if it is not a page.
+    """Return the item of a URL, a path or a page id by the rules of a root, or of a release; None if it is not a page.
 
-    place: a root; the folder of a release; or a `Release`, which is faster for many URLs. A token that several users have is no
-    secret: a release keeps those in its items, where a root masks all.
-    Raises InputError if there is neither.
+    place: a root, the folder of a release, or a `Release`, for many URLs. A token in the path stays if the release has it in an
+    item; a root masks all. Raises InputError if the place is none of these.
     """
-    if not isinstance(place, Release) and (Path(place) / EXPORT_MANIFEST).exists():
+    if not isinstance(place, Release):
+        if not (Path(place) / EXPORT_MANIFEST).exists():
+            return KnownItems.of_release({"rules": read_catalog(existing_root(place)).rules}, []).make_item(url)
         place = Release(Path(place))
-    if isinstance(place, Release):
-        return place._reader.known_items.make_item(url)
-    rules = read_catalog(existing_root(place)).rules
-    return url_rules.make_item(url, UrlRules.of_record(rules) if rules else UrlRules())
+    return place._reader.known_items.make_item(url)
 
 
 @dataclass(frozen=True)

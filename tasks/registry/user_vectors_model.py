@@ -43,7 +43,7 @@ from mlflow.models import set_model
 for name in ("trail_sums", "release_reader", "url_rules"):
     sys.modules.pop(name, None)  # the modules of another release that this process has loaded
 from release_reader import TOKEN, ReleaseError, ReleaseReader, find_other  # noqa: E402
-from trail_sums import FoundPages, TrailSums, find_pages, trail_of_release  # noqa: E402
+from trail_sums import TrailSums  # noqa: E402
 from url_rules import KnownItems  # noqa: E402 (see above)
 
 
@@ -63,10 +63,9 @@ class UserVectors(mlflow.pyfunc.PythonModel):
         ids = [as_id(value) for value in given["user_id"]] if "user_id" in given else [None] * len(index)
         own_rows, vectors = self.gather_users(ids)
         is_found = own_rows >= 0
-        found = {name: self.find_pages(list(given[name]), name) for name in ("pages", "seen") if name in given}
+        found = {name: self.known_items.find(list(given[name]), name) for name in ("pages", "seen") if name in given}
         if "pages" in given:
-            trail_of_release(self.manifest)
-            vectors, is_renewed = self.trail_sums.renew(vectors, found["pages"])
+            vectors, is_renewed = self.trail_sums.renew(vectors, *found["pages"])
             is_found |= is_renewed
         own_rows, vectors = own_rows[is_found], vectors[is_found, part]
         columns: dict[str, list[Any]] = {"vector": vectors.tolist()}
@@ -102,9 +101,6 @@ class UserVectors(mlflow.pyfunc.PythonModel):
             if user_id in users:
                 rows[place], vectors[place] = users[user_id]
         return rows, vectors
-
-    def find_pages(self, pages: list[Any], column: str) -> FoundPages:
-        return find_pages(pages, self.known_items.numbers, self.known_items.find, column)
 
     @cached_property
     def trail_sums(self) -> TrailSums:

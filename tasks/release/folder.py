@@ -11,17 +11,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from surf2vec.tasks.release.release_reader import KEYS, VECTOR_COLUMNS, ReleaseReader, find_other, list_files
-from surf2vec.tasks.release.trail_sums import TrailSums, find_pages
+from surf2vec.tasks.release.trail_sums import TrailSums
 from surf2vec.tasks.release.url_rules import KnownItems, UrlRules
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.system.files import read_json, verify_once, verify_size
 
 EXPORT_MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
-Floats = NDArray[np.float32]
 _NUMBERS = (pa.float32(), pa.float16(), pa.int8())
 
 
@@ -61,13 +59,10 @@ class ReleaseFolder(ReleaseReader):
     def known_items(self) -> KnownItems:
         return KnownItems.of_release(self.manifest, self.urls)
 
-    def renew(
-        self, vectors: Floats, pages: Sequence[Sequence[str]]
-    ) -> tuple[Floats, NDArray[np.bool_], NDArray[np.intp]]:
+    def renew(self, vectors: np.ndarray, pages: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return vectors with the trails of the last pages, whose are renewed, and how many pages of each user are unknown."""
-        sums = self.trail_sums
-        found = find_pages(pages, self.known_items.numbers, self.known_items.find)
-        return *sums.renew(vectors, found), found.count_unknown()
+        sums, found = self.trail_sums, self.known_items.find(pages)
+        return *sums.renew(vectors, *found), found.count_unknown()
 
 
 def open_folder(folder: Path) -> ReleaseFolder:

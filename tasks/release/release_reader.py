@@ -219,7 +219,9 @@ class ReleaseReader:
 
     @cached_property
     def trail_inputs(self) -> tuple[list[str], np.ndarray]:
-        """The urls and input vectors that trails are summed up from (trail_sums.py); the release has a trail."""
+        """The urls and input vectors that trails are summed up from (trail_sums.py). Raises ValueError if there is no trail."""
+        if "trail" not in self.manifest:
+            raise ValueError(f"release {self.manifest['release']} cannot sum up pages: its vectors have no trail")
         with self.opened(self.manifest["trail"]["file"]) as path:
             table = pq.read_table(path)
         return table["url"].to_pylist(), decode_vectors(table)

@@ -10,9 +10,7 @@ are left out, as from a corpus. Of the others the newest W count, one for each l
 MLflow copies this file beside the registered model. So it imports numpy only.
 """
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -20,41 +18,6 @@ from numpy.typing import NDArray
 
 BLOCK_USERS = 512
 """Users summed up together: their sums stay in the cache."""
-
-
-@dataclass(frozen=True)
-class FoundPages:
-    """Pages of n users, one after another: rows intp[m], the numbers of their items, -1 if unknown; ends intp[n+1]."""
-
-    rows: NDArray[np.intp]
-    ends: NDArray[np.intp]
-
-    def count_unknown(self) -> NDArray[np.intp]:
-        """Return the number of each user's pages that the release does not know, intp[n]."""
-        return np.diff(np.concatenate(([0], np.cumsum(self.rows < 0)))[self.ends])
-
-    def list_known(self) -> list[NDArray[np.intp]]:
-        """Return the items of each user's pages that the release knows, in order."""
-        known, ends = self.rows[self.rows >= 0], self.ends - np.concatenate(([0], np.cumsum(self.rows < 0)))[self.ends]
-        return [known[start:end] for start, end in pairwise(ends.tolist())]
-
-
-def find_pages(
-    pages: Sequence[Sequence[str]], numbers: Mapping[str, int], find: Callable[[str], int], column: str = "pages"
-) -> FoundPages:
-    """Look up n lists of pages. numbers: of items; find: returns the number of a page that is none of them, or -1.
-
-    Raises ValueError for pages that are no list of strings; it names the row and no page.
-    """
-    check_pages(pages, column)
-    ends = np.cumsum([0, *map(len, pages)])
-    rows = np.fromiter(map(numbers.get, chain.from_iterable(pages), repeat(-1)), np.intp, ends[-1])
-    others = np.flatnonzero(rows < 0)
-    if len(others):
-        flat = list(chain.from_iterable(pages))
-        found = {page: find(page) for page in {flat[place] for place in others}}
-        rows[others] = [found[flat[place]] for place in others]
-    return FoundPages(rows, ends)
 
 
 @dataclass(frozen=True)
@@ -75,40 +38,39 @@ class TrailSums:
     @classmethod
     def of_release(cls, manifest: dict[str, Any], inputs: NDArray[np.float32]) -> "TrailSums":
         """Return the sums of a release. inputs float32[V, D2]: a column of the file in its manifest's entry `trail`."""
-        about = trail_of_release(manifest)
+        about = manifest["trail"]
         lags, bias = (np.array(about[name], np.float32) for name in ("lags", "bias"))
         rows = np.concatenate([inputs, np.zeros((1, inputs.shape[1]), np.float32)])
         return cls(rows, lags, bias, np.float32(about["weight"]), slice(*about["columns"]))
 
-    def renew(self, vectors: NDArray[np.float32], pages: FoundPages) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    def renew(
+        self, vectors: NDArray[np.float32], rows: NDArray[np.intp], ends: NDArray[np.intp]
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Return vectors float32[n, D] with the trails of the last pages, and whose are renewed, bool[n].
 
         vectors float32[n, D]: last night's; zeros for a user without one, who then has no interest and is ranked for by the
-        trail alone. pages: of these n users, oldest first. A user without a known page keeps the vector.
+        trail alone. rows, ends: as of `FoundPages`. A user without a known page keeps the vector.
         Raises ValueError for vectors of another shape.
         """
-        if vectors.shape != (num_users := len(pages.ends) - 1, self.columns.stop):
-            raise ValueError(
-                f"vectors of shape {vectors.shape} are given, where the pages need {(num_users, self.columns.stop)}"
-            )
-        chosen = self.choose_last(pages)
+        if vectors.shape != (expected := (len(ends) - 1, self.columns.stop)):
+            raise ValueError(f"vectors of shape {vectors.shape} are given, where the pages need {expected}")
+        chosen = self.choose_last(rows, ends)
         is_known = chosen[:, 0] < len(self.inputs) - 1
         renewed = vectors.astype(np.float32)
         renewed[is_known, self.columns] = self.sum_pages(chosen[is_known])
         return renewed, is_known
 
-    def choose_last(self, pages: FoundPages) -> NDArray[np.intp]:
+    def choose_last(self, rows: NDArray[np.intp], ends: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return the last W known pages of each user, nearest first, intp[n, W]; V where there are fewer."""
-        rows, ends, num_users = pages.rows, pages.ends, len(pages.ends) - 1
         is_kept = rows >= 0
         is_first = np.zeros(len(rows) + 1, dtype=bool)
         is_first[ends[:-1]] = True
         is_kept[1:] &= (rows[1:] != rows[:-1]) | is_first[1:-1]
         kept = np.concatenate(([0], np.cumsum(is_kept)))
-        users = np.repeat(np.arange(num_users), np.diff(ends))
+        users = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
         lags = kept[ends[1:]][users] - kept[1:]
         is_near = is_kept & (lags < len(self.lags))
-        chosen = np.full((num_users, len(self.lags)), len(self.inputs) - 1, np.intp)
+        chosen = np.full((len(ends) - 1, len(self.lags)), len(self.inputs) - 1, np.intp)
         chosen[users[is_near], lags[is_near]] = rows[is_near]
         return chosen
 
@@ -129,28 +91,6 @@ class TrailSums:
         return trails
 
 
-def trail_of_release(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return the manifest's entry `trail`. Raises ValueError for a release without one."""
-    if "trail" not in manifest:
-        raise ValueError(f"release {manifest['release']} cannot sum up pages: its vectors have no trail")
-    return manifest["trail"]
-
-
 def scale_of(squares: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return 1 over the fourth root of sums of squared weights, float32[n]."""
     return (1 / np.sqrt(np.sqrt(np.maximum(squares, np.float32(1e-12))))).astype(np.float32)
-
-
-def check_pages(pages: Sequence[Any], column: str) -> None:
-    """Raise ValueError unless all are lists of strings. The message has no page: a URL may be private."""
-    if any(not issubclass(kind, (list, tuple, np.ndarray)) for kind in set(map(type, pages))):
-        row, given = next(one for one in enumerate(pages) if not isinstance(one[1], (list, tuple, np.ndarray)))
-        what = "null" if given is None or isinstance(given, float) else f"of type {type(given).__name__}"
-        raise ValueError(
-            f"{column} in row {row:,} is {what}: give a list of URLs, oldest first, empty if there are none"
-        )
-    if any(not issubclass(kind, str) for kind in set(map(type, chain.from_iterable(pages)))):
-        row = next(row for row, urls in enumerate(pages) if not all(isinstance(url, str) for url in urls))
-        raise ValueError(
-            f"{column} in row {row:,} has an entry that is not a string: give a list of URLs, oldest first"
-        )

@@ -2,17 +2,21 @@
 
 ada-url parses scheme, host, port, dot segments and backslashes as browsers do. `canonical_item` defines the rest.
 
-MLflow copies this file beside the registered model. So it imports the standard library and ada-url only.
+MLflow copies this file beside the registered model. So it imports ada-url and numpy only.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from itertools import chain, repeat
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote, unquote
 
+import numpy as np
 from ada_url import normalize_url
+from numpy.typing import NDArray
 
 MAX_URL_BYTES = 8192
 _NO_PAGE = re.compile(
@@ -213,6 +217,21 @@ def _page_id(text: str, rules: UrlRules, shared: frozenset[str]) -> str | None:
     return left if left == text else canonical_item(left, rules, shared)
 
 
+class FoundPages(NamedTuple):
+    """Pages of n users, one after another: rows intp[m], the numbers of their items, -1 if unknown; ends intp[n+1]."""
+
+    rows: NDArray[np.intp]
+    ends: NDArray[np.intp]
+
+    def count_unknown(self) -> NDArray[np.intp]:
+        """Return the number of each user's pages that the release does not know, intp[n]."""
+        return np.diff(np.concatenate(([0], np.cumsum(self.rows < 0)))[self.ends])
+
+    def list_known(self) -> list[NDArray[np.intp]]:
+        """Return the items of each user's pages that the release knows, in order."""
+        return np.split(self.rows[self.rows >= 0], np.cumsum(np.diff(self.ends) - self.count_unknown()))[:-1]
+
+
 @dataclass(frozen=True)
 class KnownItems:
     """The items of a release, which tell what a URL is that the rules alone cannot: numbers has the number of each."""
@@ -224,9 +243,16 @@ class KnownItems:
     def of_release(cls, manifest: Mapping[str, Any], items: list[str]) -> "KnownItems":
         return cls({item: number for number, item in enumerate(items)}, UrlRules.of_record(manifest["rules"]))
 
-    def find(self, page: str) -> int:
-        """Return the number of the item that a page is, or -1 if the release does not know it."""
-        return self.numbers.get(self.make_item(page) or "", -1)
+    def find(self, pages: Sequence[Sequence[str]], column: str = "pages") -> FoundPages:
+        """Look up n lists of pages. Raises ValueError if they are no lists of strings; it names the row and no page."""
+        check_pages(pages, column)
+        ends = np.cumsum([0, *map(len, pages)])
+        rows = np.fromiter(map(self.numbers.get, chain.from_iterable(pages), repeat(-1)), np.intp, ends[-1])
+        if len(others := np.flatnonzero(rows < 0)):
+            flat = list(chain.from_iterable(pages))
+            made = {page: self.numbers.get(self.make_item(page) or "", -1) for page in {flat[at] for at in others}}
+            rows[others] = [made[flat[at]] for at in others]
+        return FoundPages(rows, ends)
 
     def make_item(self, page: str) -> str | None:
         """Return the item of a URL, a path or a page id, which need not be of the release; None if it is not a page.
@@ -235,18 +261,28 @@ class KnownItems:
         """
         if page in self.numbers:
             return page
-        kept = self._tokens if self.rules.mask_secrets and find_tokens(page) else frozenset[str]()
-        item = make_item(page, self.rules, kept)
-        return make_item(page, self.rules) if kept and item not in self.numbers else item
+        with suppress(UnicodeEncodeError):  # half of a pair of surrogates: no log has it
+            if len(page.encode()) <= MAX_URL_BYTES:
+                kept = self._tokens if self.rules.mask_secrets and find_tokens(page) else frozenset[str]()
+                item = canonical_item(page, self.rules, kept)
+                return canonical_item(page, self.rules) if kept and item not in self.numbers else item
+        return None
 
     @cached_property
     def _tokens(self) -> frozenset[str]:
         return frozenset(token for item in self.numbers for token in find_tokens(item))
 
 
-def make_item(page: str, rules: UrlRules, shared: frozenset[str] = frozenset()) -> str | None:
-    """Return what `canonical_item` returns, or None for text that no log can have: too long, or not Unicode."""
-    try:
-        return canonical_item(page, rules, shared) if len(page.encode()) <= MAX_URL_BYTES else None
-    except UnicodeEncodeError:
-        return None
+def check_pages(pages: Sequence[Any], column: str) -> None:
+    """Raise ValueError unless all are lists of strings. The message has no page: a URL may be private."""
+    if any(not issubclass(kind, (list, tuple, np.ndarray)) for kind in set(map(type, pages))):
+        row, given = next(one for one in enumerate(pages) if not isinstance(one[1], (list, tuple, np.ndarray)))
+        what = "null" if given is None or isinstance(given, float) else f"of type {type(given).__name__}"
+        raise ValueError(
+            f"{column} in row {row:,} is {what}: give a list of URLs, oldest first, empty if there are none"
+        )
+    if any(not issubclass(kind, str) for kind in set(map(type, chain.from_iterable(pages)))):
+        row = next(row for row, urls in enumerate(pages) if not all(isinstance(url, str) for url in urls))
+        raise ValueError(
+            f"{column} in row {row:,} has an entry that is not a string: give a list of URLs, oldest first"
+        )

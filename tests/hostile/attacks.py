@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surf2vec.tasks.release.folder import open_folder
-from surf2vec.tasks.release.trail_sums import TrailSums, find_pages, scale_of
+from surf2vec.tasks.release.trail_sums import TrailSums, scale_of
+from surf2vec.tasks.release.url_rules import KnownItems, UrlRules
 from tests.roots.releases import read_items, read_users
 
 Floats = NDArray[np.float32]
@@ -51,8 +52,7 @@ class Release:
 
     def sum_trails(self, pages: Sequence[Sequence[str]]) -> Floats:
         """The trails of lists of pages, float32[n, D2]."""
-        found = find_pages(pages, self.numbers, lambda page: -1)
-        return self.sums.sum_pages(self.sums.choose_last(found))
+        return self.sums.sum_pages(self.sums.choose_last(*KnownItems(self.numbers, UrlRules()).find(pages)))
 
     def find_items(self, pages: Sequence[str]) -> list[int]:
         """The rows of the pages that the release knows, without repeats in a row."""

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surf2vec.tasks.release.trail_sums import FoundPages, TrailSums, find_pages
+from surf2vec.tasks.release.trail_sums import TrailSums
+from surf2vec.tasks.release.url_rules import FoundPages, KnownItems, UrlRules
 from surf2vec.trainer.kernels.trail import trail_vectors
 from surf2vec.trainer.model.rows import Rows, TrailItems
 
@@ -18,17 +19,13 @@ MANIFEST = {
 SUMS = TrailSums.of_release(MANIFEST, np.array([[1, 0], [10, 2]], np.float32))
 
 
-def unknown(page: str) -> int:
-    return -1
-
-
-def find(*pages: Any) -> FoundPages:
-    return find_pages(pages, {"/a": 0, "/b": 1}, unknown)
+def find(*pages: Any, items: tuple[str, ...] = ("/a", "/b")) -> FoundPages:
+    return KnownItems({item: number for number, item in enumerate(items)}, UrlRules()).find(pages)
 
 
 def renew(*pages: Any, vectors: Any = None) -> tuple[list[list[float]], list[bool]]:
     nobody = np.zeros((len(pages), 3), np.float32)
-    renewed, is_known = SUMS.renew(nobody if vectors is None else np.array(vectors, np.float32), find(*pages))
+    renewed, is_known = SUMS.renew(nobody if vectors is None else np.array(vectors, np.float32), *find(*pages))
     return renewed.round(4).tolist(), is_known.tolist()
 
 
@@ -76,8 +73,8 @@ def test_they_are_those_of_the_trainers_kernel(histories: list[list[int]], windo
         "weight": 0.6,
     }
     sums = TrailSums.of_release({"trail": about}, inputs)
-    pages = find_pages([[f"/{item}" for item in one] for one in histories], {f"/{n}": n for n in range(10)}, unknown)
-    found = sums.sum_pages(sums.choose_last(pages))
+    pages = find(*([f"/{item}" for item in one] for one in histories), items=tuple(f"/{n}" for n in range(10)))
+    found = sums.sum_pages(sums.choose_last(*pages))
     np.testing.assert_allclose(found, expected * np.float32(0.6), rtol=1e-5, atol=1e-6)
 
 
@@ -101,4 +98,4 @@ def test_what_is_no_list_of_strings_is_refused_without_naming_a_page(given: Any,
 def test_vectors_of_another_shape_are_refused() -> None:
     for shape in ((2, 3), (1, 2), (1, 4), (3,)):
         with pytest.raises(ValueError, match=r"vectors of shape .* are given, where the pages need \(1, 3\)"):
-            SUMS.renew(np.zeros(shape, np.float32), find(["/a"]))
+            SUMS.renew(np.zeros(shape, np.float32), *find(["/a"]))
