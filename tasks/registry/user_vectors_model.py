@@ -74,9 +74,7 @@ class UserVectors(mlflow.pyfunc.PythonModel):
             columns["neighbours"], columns["scores"] = ([[one[at] for one in row] for row in near] for at in (0, 1))
         if num_items:
             if not self.manifest["item_files"]:
-                raise ValueError(
-                    "this release was trained with hierarchical softmax and has no item vectors: leave out `items`"
-                )
+                raise ValueError("this release was trained with a tree and has no item vectors: leave out `items`")
             known = [] if keeps_seen else [pages.list_known() for pages in found.values()]
             seen = [np.concatenate(lists) for lists in zip(*known, strict=True)] or [[]] * len(ids)
             left_out = [seen[row] for row in np.flatnonzero(is_found)]

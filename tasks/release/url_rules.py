@@ -275,14 +275,13 @@ class KnownItems:
 
 def check_pages(pages: Sequence[Any], column: str) -> None:
     """Raise ValueError unless all are lists of strings. The message has no page: a URL may be private."""
-    if any(not issubclass(kind, (list, tuple, np.ndarray)) for kind in set(map(type, pages))):
-        row, given = next(one for one in enumerate(pages) if not isinstance(one[1], (list, tuple, np.ndarray)))
-        what = "null" if given is None or isinstance(given, float) else f"of type {type(given).__name__}"
-        raise ValueError(
-            f"{column} in row {row:,} is {what}: give a list of URLs, oldest first, empty if there are none"
-        )
-    if any(not issubclass(kind, str) for kind in set(map(type, chain.from_iterable(pages)))):
+    lists = (list, tuple, np.ndarray)
+    if all(issubclass(kind, lists) for kind in set(map(type, pages))):
+        if all(issubclass(kind, str) for kind in set(map(type, chain.from_iterable(pages)))):
+            return
         row = next(row for row, urls in enumerate(pages) if not all(isinstance(url, str) for url in urls))
-        raise ValueError(
-            f"{column} in row {row:,} has an entry that is not a string: give a list of URLs, oldest first"
-        )
+        what = "has an entry that is not a string"
+    else:
+        row, given = next(one for one in enumerate(pages) if not isinstance(one[1], lists))
+        what = f"is {'null' if given is None or isinstance(given, float) else f'of type {type(given).__name__}'}"
+    raise ValueError(f"{column} in row {row:,} {what}: give a list of URLs, oldest first, empty if there are none")

@@ -120,6 +120,10 @@ def set_value(**values: Any) -> Lie:
     return lambda folder, manifest: manifest.update(values)
 
 
+def set_rule(**values: Any) -> Lie:
+    return lambda folder, manifest: manifest["rules"].update(values)
+
+
 def without(key: str) -> Lie:
     return lambda folder, manifest: manifest.pop(key)
 
@@ -175,7 +179,9 @@ LIES: dict[str, Lie] = (
     | {"user_files that is a list": set_value(user_files=[1])}
     | {"no index in the manifest": without("index"), "no created_from": without("created_from")}
     | {"a release that is none": set_value(release={"a": 1})}
-    | {"a format of the future": set_value(format_version=99)}
+    | {"a format of the future": set_value(format_version=99), "no rules": without("rules")}
+    | {"rules that are text": set_value(rules="page"), "an unknown granularity": set_rule(granularity=["page"])}
+    | {"a query key that is a number": set_rule(keep_query=[1]), "a depth of text": set_rule(prefix_depth="1")}
 )
 MANIFESTS = (
     {"no manifest": None, "a manifest that is no JSON": b"{", "a manifest that is a list": b"[]"}
