@@ -28,13 +28,8 @@ def find_finished(night: NightContext, logs: list[str]) -> Run | None:
     Like the night itself it compares all events with their checksums, and the registered copy with its own. It changes nothing.
     """
     root, config = night.root, night.config
-    is_busy = is_locked(root.path / ".lock") or root.forgetting.exists()
-    if (
-        is_busy
-        or find_new(root, config)
-        or config.publish.stores
-        or not find_known(root, logs, config.ingest, config.store.partitions)
-    ):
+    is_busy = is_locked(root.path / ".lock") or root.forgetting.exists() or find_new(root, config)
+    if is_busy or config.publish.stores or not find_known(root, logs, config.ingest, config.store.partitions):
         return None
     run = find_run(root, night.request()[1])
     if run is None or not is_whole(run):
