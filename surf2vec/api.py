@@ -117,7 +117,8 @@ class Release:
         each user, oldest first. A user without a known page keeps the vector. Nothing is trained.
         Raises InputError if the release has no trail, ValueError for vectors of another shape and pages that are no lists.
         """
-        return self._reader.renew(vectors, pages)
+        sums, found = self._reader.trail_sums, self._reader.known_items.find(pages)
+        return *sums.renew(vectors, *found), found.count_unknown()
 
     def infer(self, events: pl.DataFrame, **settings: Any) -> pl.DataFrame:
         """Return vectors of the users in a frame of events (user_id, url, ts), whom the release need not know: user_id, vector.

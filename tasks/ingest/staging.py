@@ -21,7 +21,7 @@ from surf2vec.sql.runner import create_macro, create_table, fetch_rows, stream_r
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.events.events_files import write_events
 from surf2vec.tasks.ingest.blocks import BlockReader
-from surf2vec.tasks.ingest.deliveries import read_by
+from surf2vec.tasks.ingest.deliveries import read_by, rules_of
 from surf2vec.tasks.ingest.formats import ROLES, LogFile
 from surf2vec.tasks.ingest.make_events import MAX_USER_BYTES, SourceRules, make_events
 from surf2vec.tasks.ingest.records import LIST_BITS, read_parquet
@@ -214,8 +214,7 @@ class Stager:
 
     @property
     def _url_rules(self) -> UrlRules:
-        config = self.staging.config
-        return UrlRules(config.item_kind, config.prefix_depth, config.keep_query, config.mask_secrets)
+        return UrlRules.of_record(rules_of(self.staging.config))
 
     def _find_query_hints(self) -> list[dict[str, Any]]:
         """Return the pages in `stg_lines` with very many different queries: page, num_queries (approximate), keys."""

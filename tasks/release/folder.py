@@ -3,12 +3,10 @@
 Checksums say that bytes are those that a manifest names; the form says that readers can work with them.
 """
 
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -58,11 +56,6 @@ class ReleaseFolder(ReleaseReader):
     @cached_property
     def known_items(self) -> KnownItems:
         return KnownItems.of_release(self.manifest, self.urls)
-
-    def renew(self, vectors: np.ndarray, pages: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return vectors with the trails of the last pages, whose are renewed, and how many pages of each user are unknown."""
-        sums, found = self.trail_sums, self.known_items.find(pages)
-        return *sums.renew(vectors, *found), found.count_unknown()
 
 
 def open_folder(folder: Path) -> ReleaseFolder:

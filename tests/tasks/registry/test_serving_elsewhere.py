@@ -14,13 +14,13 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pytest
 
+from surf2vec.api import Release
 from surf2vec.infra.services import find_port, responds
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.publish import publish_release
-from surf2vec.tasks.release.folder import open_folder
 from surf2vec.tasks.root.run import Root
 from tests.infra.nights import wait_until
-from tests.roots.releases import ONE_IN_CI, STORAGES, make_release, read_users, write_run_record
+from tests.roots.releases import NUM_ITEMS, ONE_IN_CI, STORAGES, make_release, read_users, write_run_record
 from tests.roots.trail_releases import make_trail_root
 
 CONSUMER = """
@@ -143,7 +143,7 @@ def test_pages_are_summed_up_where_none_of_our_code_is(tmp_path: Path, elsewhere
     done = elsewhere.consume(root.tracking_uri, program=PAGES_CONSUMER)
     assert done.returncode == 0, done.stderr
     last = np.stack([read_users(root.export("whole"))["user-7"], np.zeros(16, np.float32)])
-    expected, _, _ = open_folder(root.export("whole")).renew(last, [["/page/1", "/page/2"]] * 2)
+    expected, _, _ = Release(root.export("whole")).renew(last, [["/page/1", "/page/2"]] * 2)
     answer = json.loads(done.stdout)
     np.testing.assert_allclose([row["vector"] for row in answer], expected, rtol=1e-6, atol=1e-7)
     assert [len(row["items"]) for row in answer] == [2, 2]
@@ -157,13 +157,18 @@ def test_mlflow_serves_the_model_where_none_of_our_code_is(tmp_path: Path, stora
     folder = make_release(root)
     publish_release(root, STORAGES[storage], write_run_record(), folder, None)
     asked = {
-        "dataframe_split": {"columns": ["user_id"], "data": [["user-7"], ["nobody"]]},
-        "params": {"k": 3, "items": 2},
+        "dataframe_split": {
+            "columns": ["user_id", "seen"],
+            "data": [["user-7", ["/page/1?utm_source=x", "/elsewhere"]], ["nobody", []]],
+        },
+        "params": {"k": 3, "items": NUM_ITEMS},
     }
     with elsewhere.serving(root) as address:
         request = Request(f"{address}/invocations", json.dumps(asked).encode(), {"Content-Type": "application/json"})
         with urlopen(request, timeout=60) as response:
             known, unknown = json.load(response)["predictions"]
     np.testing.assert_allclose(known["vector"], read_users(folder)["user-7"], rtol=1e-6)
-    assert (len(known["neighbours"]), len(known["items"])) == (3, 2)
+    assert (len(known["neighbours"]), len(known["items"])) == (3, NUM_ITEMS - 1)
+    assert "/page/1" not in known["items"]
+    assert [row["unknown_pages"] for row in (known, unknown)] == [1, 0]
     assert (unknown["user_id"], unknown["vector"]) == ("nobody", None)

@@ -8,6 +8,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from surf2vec.api import Release
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.registry.pull import pull
@@ -41,7 +42,7 @@ def ask(model: Any, ids: list[Any] | None, pages: Any, **params: Any) -> pd.Data
 def expect(root: Root, release: str, user: str | None, pages: list[str]) -> np.ndarray:
     users = read_users(root.export(release))
     last = users[user] if user else np.zeros(len(users[KNOWN]), np.float32)
-    return open_folder(root.export(release)).renew(last[None], [pages])[0][0]
+    return Release(root.export(release)).renew(last[None], [pages])[0][0]
 
 
 @pytest.mark.parametrize("release", STORED)

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from surf2vec.api import Release
 from surf2vec.tasks.export.without_users import erase_from_export
 from surf2vec.tasks.release.folder import open_folder
 from surf2vec.tasks.release.release_reader import decode_vectors, list_files
@@ -47,12 +48,12 @@ def test_the_pages_of_every_user_give_the_vector_of_the_export(root: Root, relea
     last = np.stack([users[user] for user in histories])
     blank = last.copy()
     blank[:, sums.columns] = np.nan
-    renewed, is_known, _ = open_folder(folder).renew(blank, list(histories.values()))
+    renewed, is_known, _ = Release(folder).renew(blank, list(histories.values()))
     assert is_known.all()
     np.testing.assert_allclose(
         renewed, last, rtol=2e-3 if release == "narrow" else 1e-5, atol=2e-4 if release == "narrow" else 1e-6
     )
-    strangers, _, _ = open_folder(folder).renew(np.zeros_like(last), list(histories.values()))
+    strangers, _, _ = Release(folder).renew(np.zeros_like(last), list(histories.values()))
     np.testing.assert_array_equal(strangers[:, sums.columns], renewed[:, sums.columns])
     assert not np.delete(strangers, np.arange(last.shape[1])[sums.columns], axis=1).any(), "no interest"
 
@@ -64,14 +65,14 @@ def test_a_release_of_the_trail_alone(tmp_path: Path) -> None:
     for release in ("whole", "reduced"):
         users = read_users(root.export(release))
         last = np.stack([users[user] for user in histories])
-        renewed, _, _ = open_folder(root.export(release)).renew(np.zeros_like(last), list(histories.values()))
+        renewed, _, _ = Release(root.export(release)).renew(np.zeros_like(last), list(histories.values()))
         np.testing.assert_allclose(renewed, last, rtol=1e-4, atol=1e-5)
 
 
 def test_it_stays_when_a_user_is_forgotten(root: Root, tmp_path: Path) -> None:
     erased = erase_from_export(root.export("whole"), want_users(["user-3"]), MEMORY_BYTES, {}, tmp_path / "out")
     assert erased["trail"] == open_folder(root.export("whole")).manifest["trail"]
-    assert open_folder(tmp_path / "out").renew(np.zeros((1, 16), np.float32), [["/page/1"]])[1].all()
+    assert Release(tmp_path / "out").renew(np.zeros((1, 16), np.float32), [["/page/1"]])[1].all()
 
 
 def test_a_damaged_file_and_a_release_without_one_are_refused(root: Root, tmp_path: Path) -> None:
