@@ -51,8 +51,8 @@ def _as_object(value: Any) -> Any:
     if isinstance(value, list) and value:
         if all(isinstance(pair, tuple) for pair in value):
             return dict(value)
-        if all(isinstance(pair, dict) and {"key", "value"} == pair.keys() for pair in value):
-            return {pair["key"]: _only_value(pair["value"]) for pair in value}
+        if all(isinstance(pair, dict) and "key" in pair and pair.keys() <= {"key", "value"} for pair in value):
+            return {str(pair["key"]): _only_value(pair.get("value")) for pair in value}
     return value
 
 

@@ -26,6 +26,7 @@ RECORD = {
     "events": [{"aid": 1, "ts": 10}, {"aid": 2, "ts": 20}],
     "event_params": PARAMS,
     "tags": ["s", "t"],
+    "empty": [{"key": "a"}, {"key": "b", "value": 2}],
 }
 
 
@@ -34,7 +35,7 @@ RECORD = {
     [
         ("id", 7), ("context.page.url", "/a"), ("properties.x.y.z", 1), ("events.aid", [1, 2]), ("tags", ["s", "t"]),
         ("event_params.page_location", "https://shop.example/p/0"), ("event_params.engaged", 1),
-        ("context.page.title", None), ("id.x", None), ("event_params.none", None),
+        ("empty.b", 2), ("context.page.title", None), ("id.x", None), ("event_params.none", None),
     ],
 )  # fmt: skip
 def test_find(name: str, value: Any) -> None:
@@ -45,6 +46,7 @@ def test_the_fields_of_a_record() -> None:
     assert dict(list_fields(RECORD)) == {
         "id": False, "context.ip": False, "context.page.url": False, "properties.x.y.z": False, "events.aid": True,
         "events.ts": True, "event_params.engaged": False, "event_params.page_location": False, "tags": True,
+        "empty.a": False, "empty.b": False,
     }  # fmt: skip
 
 
