@@ -196,4 +196,5 @@ def _us(time: datetime) -> float:
 
 def _show(*span: float) -> str:
     """Return a span of times as text for people, also of years that Python has no dates for."""
-    return "from " + " to ".join(str(np.datetime64(round(us / 1e6), "s")).replace("T", " ") for us in span)
+    seconds = [round(min(max(us / 1e6, -1e18), 1e18)) for us in span]
+    return "from " + " to ".join(str(np.datetime64(second, "s")).replace("T", " ") for second in seconds)

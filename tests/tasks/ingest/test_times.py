@@ -84,6 +84,7 @@ def test_times_of_another_unit_are_refused_and_the_setting_to_paste_reads_them(
         (["0.5", "17.25"], "an order has no fractions; say what they count with ingest.time_unit"),
         (["1.79361E+12"] * 2, "their last digits are lost"),
         (["2117179907896246272"], "2037.*most of them in the future; say what they count"),
+        (["9" * 40], "from 31688740476-.*most of them in the future"),
         (["2569-11-02 09:00"], "most of them in the future; say how with ingest.time_format"),
         (["02-11-26 09:00"], "time_format=%d-%m-%y %H:%M' or .*=%m-%d-%y %H:%M' or .*=%y-%m-%d %H:%M'$"),
         (["1990-01-01 09:00"], "all before 1995"),
