@@ -66,10 +66,8 @@ def check_text(path: Path, compression: str, head: bytes) -> None:
     if "UTF" not in encoding and len(re.findall(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]", head)) > len(head) / 20:
         raise InputError(f"{path} is binary, of no known format: convert it to CSV, JSON lines or Parquet")
     if encoding:
-        convert = f"iconv -f {encoding} -t UTF-8 {file}"
-        if not is_plain:
-            convert = f"{_UNPACK[compression]} {file} | iconv -f {encoding} -t UTF-8"
-        raise InputError(f"{path} is not in UTF-8: convert it with {convert} > {target}")
+        convert = f"{_UNPACK[compression]} {file} | iconv -f {encoding} -t UTF-8 > {target}"
+        raise InputError(f"{path} is not in UTF-8: convert it with {convert}")
 
 
 def _find_encoding(head: bytes) -> str:
@@ -84,19 +82,19 @@ def _find_encoding(head: bytes) -> str:
     runs = re.findall(rb"[\x80-\xff]+", b"\n".join(wrong))
     if len(wrong) < max(3, len(lines) / 20) or b"\0" in head:
         return ""
-    return "WINDOWS-1252" if sum(map(len, runs)) < 1.5 * len(runs) else "ENCODING (the name of its encoding)"
+    return "WINDOWS-1252" if sum(map(len, runs)) < 1.5 * len(runs) else "ENCODING"
 
 
 def _find_kind(head: bytes) -> dict[str, Any]:
     """Return the entry of containers.toml that fits the first bytes of a file, or an empty one."""
-    is_binary = re.search(rb"[\x00-\x08]", head)
-    for kind in _KINDS:
-        start = bytes.fromhex(kind["start"])
-        if head.startswith(start, kind.get("offset", 0)) and (
-            is_binary or not start.isalnum()
-        ):  # a column may be called ORCID
-            return kind
-    return {}
+    is_binary = re.search(rb"[\x00-\x08]", head)  # a column may be called ORCID
+    starts = ((kind, bytes.fromhex(kind["start"])) for kind in _KINDS)
+    found = (
+        kind
+        for kind, start in starts
+        if head.startswith(start, kind.get("offset", 0)) and (is_binary or not start.isalnum())
+    )
+    return next(found, {})
 
 
 def _only_file(path: Path) -> zipfile.ZipInfo:

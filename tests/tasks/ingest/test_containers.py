@@ -150,7 +150,7 @@ def test_the_command_of_the_message_makes_a_log(tmp_path: Path, name: str) -> No
         ("a.zip", pack_zip(b"x"), "is a zip archive without files"),
         ("a.csv", bytes(range(256)) * 9, "is binary, of no known format"),
         ("a.csv.gz", gzip.compress(bytes(range(256)) * 9), "is binary, of no known format"),
-        ("a.csv", CSV.replace("é", "Привет").encode("koi8-r"), "iconv -f ENCODING .the name of its encoding"),
+        ("a.csv", CSV.replace("é", "Привет").encode("koi8-r"), "iconv -f ENCODING -t UTF-8"),
         ("a.csv.bz2", CSV.encode(), "is not compressed as its name says"),
     ],
 )

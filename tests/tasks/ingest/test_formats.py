@@ -93,7 +93,7 @@ def test_json_keys_come_from_all_of_the_first_lines(tmp_path: Path) -> None:
         ("a.csv.gz", b"\x1f\x8bnothing", "is cut short or damaged"),
         ("a.parquet", CSV, "is no Parquet file"),
         ("a.parquet", b"PAR1nothing", "is cut short or damaged Parquet"),
-        ("a.csv", CSV.encode("utf-16"), r"not in UTF-8: convert it with iconv -f UTF-16 -t UTF-8 a\.csv > new-a\.csv"),
+        ("a.csv", CSV.encode("utf-16"), r"not in UTF-8: convert it with cat a\.csv . iconv -f UTF-16 -t UTF-8 > new-a\.csv"),
         ("a.csv", CSV.replace("\n", "\r"), "carriage return alone"),
         ("a", "\n" + "z" * 70_000, "first line of .* is blank"),
     ],
