@@ -5,7 +5,7 @@
 
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
@@ -76,12 +76,41 @@ class ColumnsConfig(Section):
     """Column with the URL, path or page id."""
     time: Names = Field(("ts",), title="Time")
     """Column with the time, or an integer order. Empty: the order of the lines."""
-    date: ClassVar[tuple[str, ...]] = ()  # before the time, where they are two columns
-    site: ClassVar[tuple[str, ...]] = ()  # before a page that is a path
-    view: ClassVar[tuple[str, ...]] = ()  # tells page views from other events
-    method: ClassVar[tuple[str, ...]] = ("method",)  # only GET counts
-    status: ClassVar[tuple[str, ...]] = ("status", "response")  # 400 and above is left out
-    agent: ClassVar[tuple[str, ...]] = ("user_agent", "useragent")  # crawlers are left out
+    date: Names = Field((), title="Date")
+    """Column with the date, if the time is in two columns."""
+    method: Names = Field((), title="Method")
+    """Column with the method of the request: only GET counts. By default one of the usual names."""
+    status: Names = Field((), title="Status")
+    """Column with the status: 400 and above is left out. By default one of the usual names."""
+    agent: Names = Field((), title="User agent")
+    """Column with the user agent: robots are left out. By default one of the usual names."""
+    site: Names = Field((), title="Site")
+    """Column with the site, which is put before a page that is a path."""
+    view: Names = Field((), title="Kind of event")
+    """Column that tells page views from other events, by the values of the log's layout."""
+
+
+class Layout(Section):
+    """How a system writes its logs: tasks/ingest/layouts.toml describes the entries."""
+
+    title: str = ""
+    fields: str = ""
+    needs: Names = ()
+    user: Names = ()
+    url: Names = ()
+    time: Names = ()
+    date: Names = ()
+    method: Names = ()
+    status: Names = ()
+    agent: Names = ()
+    site: Names = ()
+    view: Names = ()
+    views: Names = ()
+    lines: str = ""
+    separator: str = ""
+    time_unit: str | None = None
+    time_format: Names = ()
+    sample: str = ""
 
 
 class IngestConfig(Section):
@@ -89,6 +118,10 @@ class IngestConfig(Section):
 
     columns: ColumnsConfig = Field(ColumnsConfig(), title="Columns")
     """Names of the columns in the logs."""
+    layout: str | None = Field(None, title="Layout")
+    """How the logs are laid out, by the name of a layout that `surf2vec layouts` lists. By default the one that fits."""
+    layouts: dict[str, Layout] = Field({}, title="Layouts")
+    """Layouts of your own, by name, with the entries of tasks/ingest/layouts.toml."""
     access_pattern: str | None = Field(None, title="Access pattern")
     """Regular expression for lines of logs in a format of their own, with groups (?P<user>...), (?P<url>...), (?P<time>...) and
     perhaps host, method, status, agent. By default Common, Combined, and both with the site in front."""

@@ -14,7 +14,7 @@ from typing import IO, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from surf2vec.tasks.ingest.access_lines import split_fields
+from surf2vec.tasks.ingest.access_lines import FITS_NO_LAYOUT, FITS_NO_PATTERN, NO_ACCESS_LINE, split_fields
 from surf2vec.tasks.ingest.containers import STREAM_ERRORS, explain_stream, open_stream
 from surf2vec.tasks.ingest.delimited import FIELDS_SCHEMA, MAX_RECORD_LINES, NOT_UTF8, NUL_BYTE, is_utf8, parse_fields
 from surf2vec.tasks.ingest.formats import LogFile
@@ -39,7 +39,7 @@ class BlockReader:
         self.error: Exception | None = None
         self.done_bytes = 0
         self.at_line = 1
-        self.is_delimited = log.format in ("csv", "tsv")
+        self.is_delimited = log.format in ("csv", "tsv", "w3c")
         self.schema = LINES_SCHEMA if log.format == "jsonl" and not log.is_nested else FIELDS_SCHEMA
 
     def open(self) -> pa.RecordBatchReader:
@@ -50,7 +50,7 @@ class BlockReader:
             stream, raw = open_stream(self.log.path, self.log.compression)
             with raw, stream, ThreadPoolExecutor(2) as pool:
                 pending: deque[Future[pa.Table]] = deque()
-                for line, data in cut_blocks(stream, self.is_delimited):
+                for line, data in cut_blocks(stream, self.is_delimited, self.log.shape.skipped_lines):
                     self.at_line = line
                     pending.append(pool.submit(self._parse, data, line))
                     if len(pending) > 2:
@@ -63,6 +63,13 @@ class BlockReader:
             self.error = explain_stream(self.log.path, error) if isinstance(error, STREAM_ERRORS) else error
             raise
 
+    @property
+    def _line_fault(self) -> str:
+        """What is wrong with a line that the pattern does not fit."""
+        if not self.log.layout.lines:
+            return FITS_NO_PATTERN
+        return NO_ACCESS_LINE if self.log.format == "access" else FITS_NO_LAYOUT
+
     def _parse(self, data: bytes, first_line: int) -> pa.Table:
         if not data:
             return pa.Table.from_pylist([{"line": first_line, "rejected": LINE_TOO_LONG}], self.schema)
@@ -74,27 +81,27 @@ class BlockReader:
                 return parse_json(lines, self.log)
             if not self.log.pattern:
                 return lines
-            fields = split_fields(lines, self.log.pattern, self.schema)
-        if self.log.separator:
-            fields = split_pages(fields, self.log.separator)
+            fields = split_fields(lines, self.log.pattern, self.schema, self._line_fault)
+        if self.log.layout.separator:
+            fields = split_pages(fields, self.log.layout.separator)
         if self.log.columns.get("date"):
             time = pc.binary_join_element_wise(fields["date"], fields["time"], " ")
             fields = fields.set_column(fields.column_names.index("time"), "time", time)
         return fields
 
 
-def cut_blocks(stream: IO[bytes], is_delimited: bool) -> Iterator[tuple[int, bytes]]:
+def cut_blocks(stream: IO[bytes], is_delimited: bool, skipped_lines: int = 1) -> Iterator[tuple[int, bytes]]:
     """Yield (number of the first line, complete lines). A line over MAX_LINE_BYTES is yielded alone, as empty bytes.
 
-    Skips the header of a delimited log, and keeps a record of several lines in one block.
+    Skips the lines before the data of a delimited log, and keeps a record of several lines in one block.
     """
     file = io.BufferedReader(cast(io.RawIOBase, stream), BLOCK_BYTES)
     if file.peek(3).startswith(b"\xef\xbb\xbf"):  # the byte order mark that some programs write
         file.read(3)
     rest, line = b"", 1
-    if is_delimited:
+    for _ in range(skipped_lines if is_delimited else 0):
         _skip_line(file)
-        line = 2
+        line += 1
     while chunk := file.read(BLOCK_BYTES):
         if not chunk.endswith(b"\n"):
             chunk += file.readline(MAX_LINE_BYTES)

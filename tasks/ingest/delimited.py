@@ -6,6 +6,7 @@ the same rules: quotes at the start of a field enclose it, two quotes inside sta
 """
 
 import csv
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,7 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from surf2vec.tasks.ingest.formats import ROLES, LogFile
+from surf2vec.tasks.ingest.columns import ROLES
+from surf2vec.tasks.ingest.formats import LogFile
+from surf2vec.tasks.ingest.shapes import FIELDS_LINE
+from surf2vec.trainer.errors import InputError
 
 FIELDS = tuple({"user": "user_id"}.get(role, role) for role in ROLES)
 FIELDS_SCHEMA = pa.schema([("line", pa.int64()), *((name, pa.string()) for name in FIELDS), ("rejected", pa.string())])
@@ -29,8 +33,12 @@ csv.field_size_limit(1 << 24)  # the module's default is shorter than a long URL
 
 def parse_fields(data: bytes, first_line: int, log: LogFile) -> pa.Table:
     """Return the lines of a block (each ends with a newline) as a table of FIELDS_SCHEMA, without blank lines."""
+    shape = log.shape
+    if shape.is_w3c:
+        data = _blank_comments(data, first_line, log)
+    data = data.replace(shape.delimiter.encode(), shape.character.encode()) if len(shape.delimiter) > 1 else data
     has_stray_return = b"\r" in data and data.count(b"\r") != data.count(b"\r\n")
-    if not has_stray_return and b"\0" not in data and is_utf8(data):
+    if not shape.has_blanks and not has_stray_return and b"\0" not in data and is_utf8(data):
         fields, invalid = _read_by_arrow(data, log)
         num_lines = data.count(b"\n")
         if len(fields) + len(invalid) == num_lines and not any(row.text.count('"') % 2 for row in invalid):
@@ -46,6 +54,18 @@ def parse_fields(data: bytes, first_line: int, log: LogFile) -> pa.Table:
             tables = [FIELDS_SCHEMA.empty_table(), pa.table(good), rejected]
             return pa.concat_tables(tables, promote_options="default")
     return _parse_slowly(data, first_line, log)
+
+
+def _blank_comments(data: bytes, first_line: int, log: LogFile) -> bytes:
+    """Return lines of a W3C log without comments. Raises InputError where the fields change."""
+    for comment in re.finditer(rb"^#.*$", data, re.MULTILINE):
+        text = comment[0].decode(errors="replace").rstrip("\r")
+        if text.startswith(FIELDS_LINE) and text.split() != log.shape.fields_line.split():
+            number = first_line + data.count(b"\n", 0, comment.start())
+            raise InputError(
+                f"{log.path} has other {FIELDS_LINE} from line {number:,} on: split it there into two logs"
+            )
+    return re.sub(rb"^#.*$", b"", data, flags=re.MULTILINE)
 
 
 def is_utf8(data: bytes) -> bool:
@@ -69,7 +89,7 @@ def _read_by_arrow(data: bytes, log: LogFile) -> tuple[pa.Table, list[pacsv.Inva
     table = pacsv.read_csv(
         pa.BufferReader(data),
         read_options=pacsv.ReadOptions(use_threads=False, column_names=names, block_size=len(data) + 1),
-        parse_options=pacsv.ParseOptions(delimiter=log.delimiter, invalid_row_handler=skip),
+        parse_options=pacsv.ParseOptions(delimiter=log.shape.character, invalid_row_handler=skip),
         convert_options=pacsv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.string())),
     )
     return table, invalid
@@ -107,7 +127,7 @@ def _read_record(lines: list[bytes], at: int, log: LogFile) -> tuple[list[str], 
     """
     text = _decode(lines[at])
     if '"' not in text:
-        fields = text.split(log.delimiter)
+        fields = [field.lstrip(" ") if log.shape.has_blanks else field for field in text.split(log.shape.character)]
     elif "\r" in text:
         return [], STRAY_RETURN, 1
     elif text.count('"') % 2 == 0 or not _is_open(text, log):
@@ -129,13 +149,14 @@ def _decode(line: bytes) -> str:
 
 def _is_open(text: str, log: LogFile) -> bool:
     """Return whether an enclosing quote is not closed: then a newline at the end becomes part of the field."""
-    fields = next(csv.reader([text + "\n"], delimiter=log.delimiter))
+    fields = next(csv.reader([text + "\n"], delimiter=log.shape.character, skipinitialspace=log.shape.has_blanks))
     return bool(fields) and fields[-1].endswith("\n")
 
 
 def _split(text: str, log: LogFile, strict: bool) -> list[str]:
     """Return the fields of a record, or none if its quotes are invalid."""
     try:
-        return next(csv.reader([text], delimiter=log.delimiter, strict=strict))
+        reader = csv.reader([text], delimiter=log.shape.character, strict=strict, skipinitialspace=log.shape.has_blanks)
+        return next(reader)
     except csv.Error:
         return []

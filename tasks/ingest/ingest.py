@@ -35,7 +35,7 @@ from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, make_folder, sync_pa
 
 PARTITION_USERS = 50_000
 MIN_PARTITIONS, MAX_PARTITIONS = 8, 65_536
-BYTES_PER_USER = {"csv": 2500, "tsv": 2500, "jsonl": 3500, "access": 6000, "pattern": 6000, "parquet": 500}
+BYTES_PER_USER = {"csv": 2500, "tsv": 2500, "jsonl": 3500, "access": 6000, "pattern": 6000, "w3c": 6000, "parquet": 500}
 """Of a log without compression (inside Parquet it is counted): 25 events, each about as long as in the sample logs."""
 COMPRESSION_FACTOR = 5  # of gzip and zstd, on such logs
 

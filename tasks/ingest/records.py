@@ -9,8 +9,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from surf2vec.tasks.ingest.columns import ROLES
 from surf2vec.tasks.ingest.delimited import FIELDS_SCHEMA, as_table
-from surf2vec.tasks.ingest.formats import ROLES, LogFile
+from surf2vec.tasks.ingest.formats import LogFile
 from surf2vec.tasks.ingest.nested import find
 
 LIST_BITS = 20  # a row of a log with lists has the number: line << LIST_BITS | position in the list

@@ -21,8 +21,9 @@ from surf2vec.sql.runner import create_macro, create_table, fetch_rows, stream_r
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.events.events_files import write_events
 from surf2vec.tasks.ingest.blocks import BlockReader
+from surf2vec.tasks.ingest.columns import ROLES
 from surf2vec.tasks.ingest.deliveries import read_by, rules_of
-from surf2vec.tasks.ingest.formats import ROLES, LogFile
+from surf2vec.tasks.ingest.formats import LogFile
 from surf2vec.tasks.ingest.make_events import MAX_USER_BYTES, SourceRules, make_events
 from surf2vec.tasks.ingest.records import LIST_BITS, read_parquet
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
@@ -273,7 +274,7 @@ class Stager:
     def _write_rejects(self, log: LogFile, source: SourceFile) -> Path:
         path = self.staging.folder / "rejects" / f"{source.source_id}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
-        line_bits = LIST_BITS if log.has_lists or log.separator else 0
+        line_bits = LIST_BITS if log.has_lists else 0
         params = {"source_name": source.name, "left_out": list(LEFT_OUT), "line_bits": line_bits}
         rows = stream_rows(self.con, "intermediate/int_rejects", params)
         with pq.ParquetWriter(path, rows.schema, compression="zstd") as writer:

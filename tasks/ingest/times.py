@@ -99,9 +99,8 @@ def recognise_times(
     """
     if log.columns["time"] is None:
         return TimeScale("line", "order of the lines")
-    if log.format == "access":
-        return TimeScale("calendar", "access-log times")
-    column_type, formats = str(con.table("stg_lines").select("time").types[0]), config.time_format
+    unit, formats = config.time_unit or log.layout.time_unit, config.time_format or log.layout.time_format
+    column_type = str(con.table("stg_lines").select("time").types[0])
     is_typed = column_type.startswith(("TIMESTAMP", "DATE"))
     is_digits = column_type != "VARCHAR" and all(re.fullmatch(r"(%[A-Za-z])+", format) for format in formats)
     if formats and not is_typed and (is_digits or column_type == "VARCHAR"):
@@ -110,12 +109,12 @@ def recognise_times(
     params = {"stride": max(1, num_lines // PROFILE_LINES), "oldest": OLDEST, "latest": latest}
     [profile] = fetch_rows(con, "intermediate/int_time_profile", params)
     if 2 * profile["num_numbers"] > profile["num_times"]:
-        scale = _scale_of_numbers(profile, config.time_unit)
+        scale = _scale_of_numbers(profile, unit)
     else:
         has_zone = "WITH TIME ZONE" in column_type or (profile["num_zoned"] and not is_typed)
         zone = "with zone" if has_zone else f"without zone, taken as {config.timezone}"
         scale = TimeScale(*(("timestamp", f"timestamps {zone}") if is_typed else ("calendar", f"text {zone}")))
-    if fault := _find_fault(scale, profile, log, config.time_unit, latest):
+    if fault := _find_fault(scale, profile, log, unit, latest):
         raise InputError(f"the times of {name} ({_quote(sorted(profile['examples'])[:2])}) cannot be right: {fault}")
     return scale
 

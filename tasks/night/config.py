@@ -31,7 +31,14 @@ from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.system.units import parse_bytes
 from surf2vec.trainer.training.job import RESULT_NEUTRAL
 
-KINDS = {"integer": "integer", "number": "number", "boolean": "true, false", "array": "names", "string": "text"}
+KINDS = {
+    "integer": "integer",
+    "number": "number",
+    "boolean": "true, false",
+    "array": "names",
+    "string": "text",
+    "object": "table",
+}
 SIGNS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 _NEUTRAL: Any = {
     "resources": True,
@@ -176,8 +183,9 @@ def leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def check_key(key: str, where: str = "") -> None:
     """Raise ConfigError if the configuration lacks this dotted key. The message names similar keys, after `where`."""
-    known = list(all_settings())
-    if key in known:
+    settings = all_settings()
+    known, tables = list(settings), [name for name, one in settings.items() if "object" in one.types]
+    if key in known or any(key.startswith(f"{table}.") for table in tables):
         return
     by_last_part = [name for name in known if name.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
     near = list(dict.fromkeys(by_last_part + difflib.get_close_matches(key, known, n=3, cutoff=0.5)))

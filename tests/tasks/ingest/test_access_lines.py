@@ -8,22 +8,24 @@ import pytest
 from pydantic import ValidationError
 
 from surf2vec.tasks.config import ColumnsConfig, IngestConfig
-from surf2vec.tasks.ingest.access_lines import LAYOUTS, recognise_layout, split_fields
+from surf2vec.tasks.ingest.access_lines import NO_ACCESS_LINE, split_fields
 from surf2vec.tasks.ingest.blocks import parse_text
 from surf2vec.tasks.ingest.delimited import FIELDS_SCHEMA
 from surf2vec.tasks.ingest.formats import recognise
+from surf2vec.tasks.ingest.layouts import list_layouts
 from surf2vec.trainer.errors import InputError
 from tests.roots.ingest import read_events, read_rejects, take_in, write_log
 
 BROWSER = "Mozilla/5.0 (X11; Linux x86_64; rv:146.0) Gecko/20100101 Firefox/146.0"
 TIME = "17/May/2015:10:05:03 +0000"
-PORT, COMMON, SITE = LAYOUTS
-BAD = "not an access-log line"
+COMMON = list_layouts(IngestConfig())["combined"].lines
 
 
 def split(pattern: str, *lines: str) -> list[tuple[Any, ...]]:
     """(user, url, time, method, status, agent, rejected) of lines."""
-    batch = split_fields(parse_text("".join(f"{line}\n" for line in lines).encode(), 1), pattern, FIELDS_SCHEMA)
+    batch = split_fields(
+        parse_text("".join(f"{line}\n" for line in lines).encode(), 1), pattern, FIELDS_SCHEMA, NO_ACCESS_LINE
+    )
     names = ("user_id", "url", "time", "method", "status", "agent", "rejected")
     return [tuple(row[name] for name in names) for row in batch.to_pylist()]
 
@@ -49,7 +51,7 @@ def split(pattern: str, *lines: str) -> list[tuple[Any, ...]]:
 )  # fmt: skip
 def test_common_and_combined(line: str, fields: tuple[Any, ...]) -> None:
     user, url, method, status, agent = fields
-    assert split(COMMON.pattern, line) == [(user, url, TIME, method, status, agent, None)]
+    assert split(COMMON, line) == [(user, url, TIME, method, status, agent, None)]
 
 
 @pytest.mark.parametrize(
@@ -61,11 +63,11 @@ def test_common_and_combined(line: str, fields: tuple[Any, ...]) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_line_of_the_common_layout(line: str) -> None:
-    assert split(COMMON.pattern, line) == [(None, "", None, None, None, None, BAD)]
+    assert split(COMMON, line) == [(None, "", None, None, None, None, NO_ACCESS_LINE)]
 
 
 def test_blank_lines_do_not_count_and_faults_stay() -> None:
-    batch = split_fields(parse_text(b" \n\n\xff\n", 1), COMMON.pattern, FIELDS_SCHEMA)
+    batch = split_fields(parse_text(b" \n\n\xff\n", 1), COMMON, FIELDS_SCHEMA, NO_ACCESS_LINE)
     assert [(row["line"], row["rejected"]) for row in batch.to_pylist()] == [(3, "invalid UTF-8")]
 
 
@@ -89,9 +91,10 @@ def test_a_site_in_front_is_part_of_the_page(front: str, page: str, tmp_path: Pa
     ]
 
 
-def test_the_port_of_a_user_is_dropped() -> None:
+def test_the_port_of_a_user_is_dropped(tmp_path: Path) -> None:
     lines = [f'{user}:51234 - - [{TIME}] "GET /a HTTP/1.1" 200 5' for user in ("1.2.3.4", "[::1]")]
-    assert [row[0] for row in split(PORT.pattern, *lines)] == ["1.2.3.4", "[::1]"]
+    take_in(tmp_path / "root", write_log(tmp_path / "a.log", *lines, header=None))
+    assert sorted(event[0] for event in read_events(tmp_path / "root")) == ["1.2.3.4", "::1"]
 
 
 REQUEST = f'[{TIME}] "GET /a HTTP/1.1" 200 12'
@@ -100,13 +103,15 @@ REQUEST = f'[{TIME}] "GET /a HTTP/1.1" 200 12'
 @pytest.mark.parametrize(
     ("front", "layout"),
     [
-        ("1.2.3.4 - -", COMMON), ("::1 - -", COMMON), ("host.example.com - jane", COMMON), ("h ident jane", COMMON),
-        ("1.2.3.4:5678 - -", PORT), ("example.com:80 1.2.3.4 - -", SITE), ("example.com ::1 - jane", SITE),
-        ("example.com:80 pc17 - -", SITE), ("_ 1.2.3.4 - -", SITE),
+        ("1.2.3.4 - -", "combined"), ("::1 - -", "combined"), ("host.example.com - jane", "combined"),
+        ("h ident jane", "combined"),
+        ("1.2.3.4:5678 - -", "combined"), ("example.com:80 1.2.3.4 - -", "vhost"), ("example.com ::1 - jane", "vhost"),
+        ("example.com:80 pc17 - -", "vhost"), ("_ 1.2.3.4 - -", "vhost"), ("Nov 24 10:00:00 web nginx: 1.2.3.4 - -", "syslog"),
     ],
 )  # fmt: skip
-def test_layouts_are_told_by_the_first_lines(front: str, layout: Any) -> None:
-    assert recognise_layout(Path("a.log"), ["cut short", *[f"{front} {REQUEST}"] * 3]) is layout
+def test_layouts_are_recognised_by_the_first_lines(front: str, layout: str, tmp_path: Path) -> None:
+    log = write_log(tmp_path / "a.log", "cut short", *[f"{front} {REQUEST}"] * 3, header=None)
+    assert recognise(log, IngestConfig()).layout == list_layouts(IngestConfig())[layout]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +119,6 @@ def test_layouts_are_told_by_the_first_lines(front: str, layout: Any) -> None:
     [
         "1.2.3.4, 5.6.7.8 - -",
         "10.0.0.1 1.2.3.4 - -",
-        "Nov 24 10:00:00 web nginx: 1.2.3.4 - -",
         "5f3a 1.2.3.4 - -",
         "1.2.3.4",
     ],
@@ -140,7 +144,8 @@ def test_users_of_a_log_with_the_site_in_front(tmp_path: Path) -> None:
         (f"1.2.3.{n}", f"http://{site}/a") for n in range(3) for site in ("a.de", "b.de")
     }
     assert (
-        "a.log: access, user: 2nd field, page: site (1st field) and path of the request, time: access" in messages[-1]
+        "user: 2nd field, page: site (1st field) and path of the request; robots by the user agent, time: text"
+        in messages[-1]
     )
 
 

@@ -9,14 +9,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from surf2vec.tasks.ingest.columns import ROLES
 from surf2vec.tasks.ingest.delimited import FIELDS, _parse_slowly, parse_fields
-from surf2vec.tasks.ingest.formats import ROLES, LogFile
+from surf2vec.tasks.ingest.formats import LogFile
+from surf2vec.tasks.ingest.shapes import Shape
 
 
 def make_log(delimiter: str, header: str, *names: str | None) -> LogFile:
     """A log with one-letter columns; names: of the column of each role."""
     columns = dict.fromkeys(ROLES) | dict(zip(ROLES, names, strict=False))
-    return LogFile(Path("a.csv"), "csv", delimiter=delimiter, header=tuple(header), columns=columns)
+    return LogFile(Path("a.csv"), "csv", header=tuple(header), columns=columns, shape=Shape(delimiter))
 
 
 LOG = make_log(",", "abc", "a", "b", "c")

@@ -44,7 +44,7 @@ def put(path: Path, data: str | bytes) -> Path:
 )
 def test_formats(tmp_path: Path, name: str, data: str, format: str, delimiter: str) -> None:
     log = recognise(put(tmp_path / name, data), WANTED)
-    assert (log.format, log.delimiter, log.compression) == (format, delimiter, "none")
+    assert (log.format, log.shape.delimiter, log.compression) == (format, delimiter, "none")
 
 
 @pytest.mark.parametrize("name", ["a.csv.gz", "a.csv", "a.gz", "a.log.gz"])

@@ -1,12 +1,11 @@
 """Columns: exact names first, no name that may be two, and all that are missing in one message with guesses."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from surf2vec.tasks.config import ColumnsConfig
-from surf2vec.tasks.ingest.formats import find_columns, guess_columns
+from surf2vec.tasks.config import ColumnsConfig, IngestConfig
+from surf2vec.tasks.ingest.columns import choose_columns, propose_columns
 from surf2vec.trainer.errors import InputError
 
 PATH = Path("a.csv")
@@ -14,7 +13,7 @@ WANTED = ColumnsConfig()
 
 
 def find(header: str, wanted: ColumnsConfig = WANTED) -> dict[str, str | None]:
-    return find_columns(PATH, tuple(header.split(",")), wanted)
+    return choose_columns(PATH, tuple(header.split(",")), IngestConfig(columns=wanted), lambda _: ["1", "2"]).columns
 
 
 @pytest.mark.parametrize(
@@ -33,7 +32,6 @@ def test_an_exact_name_comes_before_an_earlier_one_in_another_case() -> None:
     ("header", "message"),
     [
         ("User_ID,USER_ID,url,ts", r"'User_ID' and 'USER_ID', and 'user_id' may be either"),
-        ("user_id,url,ts,Status,STATUS", r"'Status' and 'STATUS', and 'status' may be either"),
         ("user_id,user_id,url,ts", r"2 columns named 'user_id'"),
     ],
 )
@@ -47,26 +45,32 @@ def test_all_missing_columns_are_named_at_once_with_settings_to_paste() -> None:
         find("host,time,method,path,response,bytes")
     assert str(caught.value) == (
         "a.csv has no column 'user_id' for the user and no column 'url' for the URL and no column 'ts' for the time; it has "
-        "'host', 'time', 'method', 'path', 'response', 'bytes'; perhaps --set ingest.columns.user=host "
+        "'host', 'time', 'method', 'path', 'response', 'bytes'; name them with --set ingest.columns.user=NAME "
         "--set ingest.columns.url=path --set ingest.columns.time=time, or take the order of the lines for the time with "
         "--set 'ingest.columns.time=[]'"
     )
 
 
 @pytest.mark.parametrize(
-    ("header", "guesses"),
+    ("role", "name", "values", "is_proposed"),
     [
-        (["Visitor ID", "Page URL", "Event Time"], {"user": "Visitor ID", "url": "Page URL", "time": "Event Time"}),
-        (["ip", "request_uri", "timestamp"], {"user": "ip", "url": "request_uri", "time": "timestamp"}),
-        (["usr_id", "pagelink", "date_time"], {"user": "usr_id", "time": "date_time"}),
-        (["a", "b"], {}),
-        (["session", "userid"], {"user": "userid"}),
+        ("user", "Visitor ID", ["1", "2"], True),
+        ("user", "visitor", ["1", "1"], False),  # everybody is one user
+        ("user", "uid", [str(n) for n in range(20)], False),  # a number of the row, not of a person
+        ("user", "uid", ["", None], False),
+        ("user", "user", ['{"id": 1}', '{"id": 2}'], False),
+        ("user", "usr_id", ["1", "2"], False),  # not exactly a usual name
+        ("user", "host", ["1", "2"], False),  # the site, or the client
+        ("url", "page", ["/a", "/b"], True),
+        ("time", "Event Time", ["2026-11-02", "2026-11-02"], True),
+        ("time", "time", ["never", "soon"], False),
     ],
 )
-def test_guesses(header: list[str], guesses: dict[str, Any]) -> None:
-    found = guess_columns(header, ["user", "url", "time"])
-    assert {role: found.get(role) for role in guesses} == guesses
-    assert len(set(found.values())) == len(found)
+def test_a_setting_is_proposed_only_by_exact_names_and_values_that_may_be(
+    role: str, name: str, values: list[str | None], is_proposed: bool
+) -> None:
+    found = propose_columns(["a", name], [role], {"a": ["x"], name: values}.__getitem__)
+    assert found == ({role: name} if is_proposed else {})
 
 
 def test_a_name_with_a_space_is_quoted_for_the_shell() -> None:

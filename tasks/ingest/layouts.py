@@ -1,0 +1,70 @@
+"""The layouts of known systems: layouts.toml, and a person's own in the setting `ingest.layouts`.
+
+A log has a layout if exactly one fits its fields, or if one fits most of its first lines; else it has none.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from surf2vec.tasks.config import IngestConfig, Layout
+
+REQUIRED = ("user", "url", "time")
+
+
+@cache
+def _read() -> dict[str, Any]:
+    """Return the content of layouts.toml, with the parts of regular expressions filled in."""
+    content = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    parts = content.pop("parts")
+    for entry in content.values():
+        while part := re.search("<<([a-z]+)>>", entry.get("lines", "")):
+            entry["lines"] = entry["lines"].replace(part[0], parts[part[1]])
+    return content
+
+
+def list_layouts(config: IngestConfig) -> dict[str, Layout]:
+    """Return the layouts that a log may have, by name: all, or the one that `ingest.layout` names."""
+    known = {name: Layout.model_validate(entry) for name, entry in _read().items() if name != "usual"} | config.layouts
+    return {config.layout: known[config.layout]} if config.layout else known
+
+
+@cache
+def usual_names(role: str) -> tuple[str, ...]:
+    """Return all names that a field with this role usually has, the likeliest first."""
+    content = _read()
+    names = [
+        content["usual"].get(role, ()),
+        *(entry.get(role, ()) for name, entry in content.items() if name != "usual"),
+    ]
+    return tuple(dict.fromkeys(name for one in names for name in ([one] if isinstance(one, str) else one)))
+
+
+def find_by_fields(header: Iterable[str], layouts: Mapping[str, Layout]) -> Layout | None:
+    """Return the layout that fits the names of a log's fields; None if none does, or several."""
+    names = set(header)
+    fitting = [
+        layout
+        for layout in layouts.values()
+        if not layout.lines
+        and names.issuperset(layout.needs)
+        and all(names.intersection(getattr(layout, role)) for role in REQUIRED)
+    ]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def find_by_lines(lines: Sequence[str], layouts: Mapping[str, Layout]) -> tuple[Layout | None, int]:
+    """Return the layout that fits most of these lines, and how many: a line has the first that fits it."""
+    left, best, most = pl.Series(lines, dtype=pl.String), None, 0
+    for layout in layouts.values():
+        if layout.lines and len(left):
+            fits = left.str.contains(layout.lines)
+            if (number := int(fits.sum())) > most:
+                best, most = layout, number
+            left = left.filter(~fits)
+    return best, most
