@@ -120,4 +120,5 @@ def _may_be(role: str, values: Sequence[Any]) -> bool:
         return False
     if role == "time":
         return all(re.search(r"\d", text) for text in texts)
-    return len(set(texts)) > 1 and (len(texts) < MIN_VALUES or len(set(texts)) < len(texts))
+    num_distinct = len(set(texts))
+    return len(texts) == 1 or (1 < num_distinct and (len(texts) < MIN_VALUES or num_distinct < len(texts)))

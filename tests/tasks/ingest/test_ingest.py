@@ -74,7 +74,7 @@ def test_every_format_gives_the_same_events(tmp_path: Path, root: Path, name: st
         with pa.CompressedOutputStream(str(path), "gzip" if compression == ".gz" else "zstd") as stream:
             stream.write(data)
     if name == "a.parquet" and compression:
-        with pytest.raises(InputError, match="is no Parquet file"):
+        with pytest.raises(InputError, match="holds a Parquet file"):
             take_in(root, path)
         return
     record = take_in(root, path)

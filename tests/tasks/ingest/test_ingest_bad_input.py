@@ -53,7 +53,8 @@ def test_a_missing_column_in_one_of_two_files(tmp_path: Path, root: Path) -> Non
     write_log(tmp_path / "b.csv", "u,/a,2020-07-01", header="host,page,time")
     message = refuse(root, InputError, r"b\.csv has no column 'user_id' for the user", f"{tmp_path}/*.csv")
     assert (
-        "it has 'host', 'page', 'time'; perhaps --set ingest.columns.user=host --set ingest.columns.url=page" in message
+        "it has 'host', 'page', 'time'; name them with --set ingest.columns.user=NAME --set ingest.columns.url=page"
+        in message
     )
 
 
