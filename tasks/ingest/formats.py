@@ -23,7 +23,7 @@ from surf2vec.tasks.config import IngestConfig, Layout, pattern_groups
 from surf2vec.tasks.ingest.columns import ROLES, Values, choose_columns
 from surf2vec.tasks.ingest.containers import STREAM_ERRORS, check_text, explain_stream, find_container, open_stream
 from surf2vec.tasks.ingest.layouts import find_by_lines, list_layouts
-from surf2vec.tasks.ingest.nested import find, list_fields
+from surf2vec.tasks.ingest.nested import find, list_fields, make_example
 from surf2vec.tasks.ingest.shapes import FIELDS_LINE, Shape, find_shape
 from surf2vec.tasks.ingest.sources import expand, is_remote
 from surf2vec.trainer.errors import InputError
@@ -286,11 +286,12 @@ def _recognise_parquet(path: Path, config: IngestConfig) -> LogFile:
         with pq.ParquetFile(path) as file:
             schema, num_rows = file.schema_arrow, file.metadata.num_rows
         nested = [field.name for field in schema if pa.types.is_nested(field.type)]
-        records = read_head(nested)
+        records = [{name: value for name, value in record.items() if value is not None} for record in read_head(nested)]
     except (pa.ArrowException, OSError) as error:
         reason = str(error).partition("\n")[0]
         raise InputError(f"{path} is cut short or damaged Parquet ({reason}): deliver it again") from None
     flat = [name for name in schema.names if name not in nested]
+    records.insert(0, {field.name: make_example(field.type) for field in schema if field.name in nested})
     log = _choose_fields(
         LogFile(path, "parquet"), flat, records, config, lambda name: [find(record, name) for record in read_head(None)]
     )

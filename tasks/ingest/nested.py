@@ -8,6 +8,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
+
 MAX_DEPTH = 20  # of objects and lists in each other
 
 
@@ -59,3 +61,13 @@ def _as_object(value: Any) -> Any:
 def _only_value(value: Any) -> Any:
     """Return the one value of an object with a field for each type."""
     return next((inner for inner in value.values() if inner is not None), None) if isinstance(value, dict) else value
+
+
+def make_example(column_type: pa.DataType) -> Any:
+    """Return a value of a type with all of its objects and lists, as those of the first records may be null."""
+    if pa.types.is_struct(column_type):
+        return {field.name: make_example(field.type) for field in column_type.fields}
+    is_list = hasattr(column_type, "value_type") and not pa.types.is_dictionary(column_type)
+    inner = make_example(column_type.value_type) if is_list else None
+    is_pair = isinstance(inner, dict) and inner.keys() == {"key", "value"}
+    return [] if is_pair or pa.types.is_map(column_type) else [inner] if is_list else None

@@ -144,3 +144,18 @@ def test_lists_and_objects_written_as_text_are_no_pages(tmp_path: Path, path: st
     take_in(tmp_path / "root", log, max_reject_ratio=1)
     first = 2 if path == "a.csv" else 1
     assert read_rejects(tmp_path / "root") == [(path, first + row, "page is a list or an object") for row in range(3)]
+
+
+def test_nested_columns_of_parquet_that_are_null_in_the_first_rows(tmp_path: Path) -> None:
+    page = pa.struct([("url", pa.string()), ("tags", pa.list_(pa.string()))])
+    rows = [{"user_id": "u", "page": None, "ts": 1_793_610_000}] * 2000
+    rows.append(rows[0] | {"page": {"url": "/a", "tags": ["/x", "/y"]}})
+    schema = pa.schema([("user_id", pa.string()), ("page", page), ("ts", pa.int64())])
+    log = tmp_path / "a.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, schema), log)
+    with pytest.raises(InputError, match=r"an object 'page', whose fields are 'page\.url', 'page\.tags'"):
+        take_in(tmp_path / "root", log, columns={"url": "page"})
+    for name, pages in (("page.url", ["/a"]), ("page.tags", ["/x", "/y"])):
+        record = take_in(tmp_path / name, log, columns={"url": name})
+        assert [event[1] for event in read_events(tmp_path / name)] == pages
+        assert record["left_out"] == {"no page": 2000}
