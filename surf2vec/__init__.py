@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from surf2vec.operations import (
         doctor,
         gc,
+        layouts,
         promote,
         pull,
         push,
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 __all__ = [
     "PipelineConfig", "Release", "SurfError", "backfill", "check_pair", "doctor", "explain", "forget", "gc", "infer",
-    "load_config", "make_item", "nights", "open_release", "plan", "promote", "pull", "push", "rejects", "repartition", "restore",
-    "rollback", "run", "sample_logs", "settings", "similar", "tune", "word2vec",
+    "layouts", "load_config", "make_item", "nights", "open_release", "plan", "promote", "pull", "push", "rejects",
+    "repartition", "restore", "rollback", "run", "sample_logs", "settings", "similar", "tune", "word2vec",
 ]  # fmt: skip
 _MODULES = ("commands", "operations", "api", "tasks.night.config")
 

@@ -220,6 +220,30 @@ def rejects(
     return list_rejects(Root(Path(root)), most)
 
 
+def layouts(
+    name: Annotated[str | None, Argument(help="Only this layout.")] = None,
+    root: RootPath = ROOT,
+    *,
+    config: "PipelineConfig | None" = None,
+    **settings: Any,
+) -> Result:
+    """List the layouts of logs that are recognised, with those of the settings: name, title, fields, and an example of each."""
+    from surf2vec.tasks.ingest.layouts import describe_fields, list_layouts
+
+    listed = list_layouts(configure(config, settings, root).ingest.model_copy(update={"layout": name}))
+    return {
+        "layouts": [
+            {
+                "name": name,
+                "title": one.title,
+                "fields": describe_fields(one),
+                "sample": one.sample.strip().splitlines(),
+            }
+            for name, one in listed
+        ]
+    }
+
+
 def sample_logs(
     out: Annotated[str | Path, Option(help="Folder to write to.")],
     users: Annotated[int, Option(min=1, help="Users.")] = 20_000,

@@ -5,10 +5,19 @@
 
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, Self
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.system.units import parse_bytes
@@ -84,10 +93,8 @@ class ColumnsConfig(Section):
     """Column with the status: 400 and above is left out. By default one of the usual names."""
     agent: Names = Field((), title="User agent")
     """Column with the user agent: robots are left out. By default one of the usual names."""
-    site: Names = Field((), title="Site")
-    """Column with the site, which is put before a page that is a path."""
-    view: Names = Field((), title="Kind of event")
-    """Column that tells page views from other events, by the values of the log's layout."""
+    site: ClassVar[tuple[str, ...]] = ()  # only layouts have it: put before a page that is a path
+    view: ClassVar[tuple[str, ...]] = ()  # only layouts have it: tells page views from other events
 
 
 class Layout(Section):
@@ -111,6 +118,17 @@ class Layout(Section):
     time_unit: str | None = None
     time_format: Names = ()
     sample: str = ""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        groups = pattern_groups(self.lines) if self.lines else []
+        if missing := [
+            one for one in ("user", "url", "time") if not (one in groups if self.lines else getattr(self, one))
+        ]:
+            raise ValueError(
+                f"{missing[0]} is missing: a layout names user, url and time, or has them as groups in lines"
+            )
+        return self
 
 
 class IngestConfig(Section):

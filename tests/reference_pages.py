@@ -1,5 +1,5 @@
-"""The pages of docs/ that are made from the code: `python -m tests.reference_pages` writes commands.md, settings.md
-and the reference in python.md.
+"""The pages of docs/ that are made from the code: `python -m tests.reference_pages` writes commands.md, settings.md,
+the reference in python.md and the layouts in logs.md.
 
 Run it after a change of a setting or of the command line; `make docs` does, and tests/test_docs.py compares.
 """
@@ -15,6 +15,8 @@ import typer
 
 import surf2vec
 from surf2vec.flows.cli import app
+from surf2vec.tasks.config import IngestConfig
+from surf2vec.tasks.ingest.layouts import describe_fields, list_layouts
 from surf2vec.tasks.night.config import Setting, list_sections
 from surf2vec.trainer.config import TrainConfig
 
@@ -127,6 +129,18 @@ def python_page() -> str:
     return by_hand + "\n".join(lines) + "\n"
 
 
+def logs_page() -> str:
+    """The page as it is down to the note, then a recipe for each layout."""
+    by_hand = (DOCS / "logs.md").read_text(encoding="utf-8").partition(NOTE)[0]
+    lines = [NOTE, "", "## Layouts that are recognised"]
+    for name, layout in list_layouts(IngestConfig()).items():
+        lines += ["", f"### {layout.title}", "", f"`--layout {name}`; {describe_fields(layout)}."]
+        if layout.views:
+            lines[-1] += f" Of its events only {', '.join(f'`{one}`' for one in layout.views)} count as page views."
+        lines += ["", "```text", *layout.sample.strip().splitlines(), "```"]
+    return by_hand + "\n".join(lines) + "\n"
+
+
 def _describe(title: str, function: Any) -> list[str]:
     """The signature of a function, without modules and helps, its docstring, and the help of its parameters."""
     signature = inspect.signature(function)
@@ -157,6 +171,7 @@ def pages() -> dict[Path, str]:
         DOCS / "commands.md": commands_page(),
         DOCS / "settings.md": settings_page(),
         DOCS / "python.md": python_page(),
+        DOCS / "logs.md": logs_page(),
     }
 
 

@@ -42,6 +42,7 @@ SHORT: dict[str, tuple[str, Any]] = {
         typer.Option(help="Budget on the GPU, e.g. 12GB; of unequal GPUs 12GB,24GB."),
     ),
     "host_memory": ("resources.host_memory", typer.Option(help="Budget of the process, e.g. 4GB.")),
+    "layout": ("ingest.layout", typer.Option(help="How the logs are laid out: a name that `surf2vec layouts` lists.")),
     "dim": ("train.vector_size", typer.Option(help="Dimensions; by default train.vector_size.")),
 }
 """Options for single settings: the setting's key, and the option."""

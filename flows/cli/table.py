@@ -19,6 +19,7 @@ from surf2vec.trainer.errors import HeldBackError, LeftElsewhereError
 err = Console(stderr=True, emoji=False, markup=False, highlight=False, soft_wrap=True)
 HOST = ("host_memory",)
 MEMORY = ("device_memory", "host_memory")
+LOGS = (*MEMORY, "layout")
 
 
 def on_server(function: Callable[..., Result], flow: str) -> Callable[..., Result]:
@@ -56,14 +57,12 @@ def report_remaining(result: Result) -> int:
 run, backfill = on_server(commands.run, "nightly"), on_server(commands.backfill, "backfill")
 tune = wraps(commands.tune)(partial(commands.tune, program=shlex.join(["surf2vec", *sys.argv[1:]])))
 
-add_command(run, "surf2vec run --root my-root --logs 'logs/*.csv.gz'", show.show_run, MEMORY, held_exit_code)
-add_command(
-    backfill, "surf2vec backfill --since 2026-01-01 --until 2026-01-31 --root my-root", show.show_nights, MEMORY
-)
+add_command(run, "surf2vec run --root my-root --logs 'logs/*.csv.gz'", show.show_run, LOGS, held_exit_code)
+add_command(backfill, "surf2vec backfill --since 2026-01-01 --until 2026-01-31 --root my-root", show.show_nights, LOGS)
 add_command(commands.nights, "surf2vec nights --root my-root", show.show_nights)
 add_command(commands.settings, "surf2vec settings train", show.show_settings)
 add_command(commands.plan, "surf2vec plan --users 20000000 --items 1000000 --tokens 500000000", short=(*MEMORY, "dim"))
-add_command(tune, "surf2vec tune --trials 30 --sample 0.1 --root my-root", short=HOST)
+add_command(tune, "surf2vec tune --trials 30 --sample 0.1 --root my-root", short=(*HOST, "layout"))
 add_command(operations.promote, "surf2vec promote 7 --override 'a holiday' --root my-root")
 add_command(operations.rollback, "surf2vec rollback --root my-root")
 add_command(operations.pull, "surf2vec pull models:/surf2vec-users@champion --out vectors")
@@ -74,10 +73,13 @@ add_command(operations.repartition, "surf2vec repartition --partitions 64 --root
 add_command(operations.gc, "surf2vec gc --dry-run --root my-root")
 add_command(operations.doctor, "surf2vec doctor --root my-root", exit_code=lambda result: int(result["damage"] > 0))
 add_command(operations.rejects, "surf2vec rejects --most 100 --root my-root")
+add_command(operations.layouts, "surf2vec layouts")
 add_command(operations.sample_logs, "surf2vec sample-logs --users 100000 --out logs")
 add_command(commands.similar, "surf2vec similar USER_ID -k 10 --root my-root")
 add_command(commands.explain, "surf2vec explain USER_ID --root my-root")
-add_command(commands.infer, "surf2vec infer --logs 'new/*.csv' --out new.parquet --root my-root", short=HOST)
+add_command(
+    commands.infer, "surf2vec infer --logs 'new/*.csv' --out new.parquet --root my-root", short=(*HOST, "layout")
+)
 add_command(
     commands.forget, "surf2vec forget --ids-file ids.txt --root my-root", short=HOST, exit_code=report_remaining
 )

@@ -121,4 +121,4 @@ def _may_be(role: str, values: Sequence[Any]) -> bool:
     if role == "time":
         return all(re.search(r"\d", text) for text in texts)
     num_distinct = len(set(texts))
-    return len(texts) == 1 or (1 < num_distinct and (len(texts) < MIN_VALUES or num_distinct < len(texts)))
+    return len(texts) == 1 or (num_distinct > 1 and (len(texts) < MIN_VALUES or num_distinct < len(texts)))

@@ -38,7 +38,7 @@ _EXTENSIONS = {
     ".parquet": "parquet", ".pq": "parquet",
 }  # fmt: skip
 _COMPRESSED = (".gz", ".gzip", ".zst", ".zstd", ".bz2", ".xz", ".zip")
-_SHAPE, _NO_LAYOUT = Shape(), Layout()
+_SHAPE, _NO_LAYOUT = Shape(), Layout.model_construct()
 
 
 class EmptyLogError(InputError):

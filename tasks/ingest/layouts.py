@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from surf2vec.tasks.config import IngestConfig, Layout
+from surf2vec.trainer.errors import ConfigError
 
 REQUIRED = ("user", "url", "time")
 
@@ -29,9 +30,27 @@ def _read() -> dict[str, Any]:
 
 
 def list_layouts(config: IngestConfig) -> dict[str, Layout]:
-    """Return the layouts that a log may have, by name: all, or the one that `ingest.layout` names."""
-    known = {name: Layout.model_validate(entry) for name, entry in _read().items() if name != "usual"} | config.layouts
-    return {config.layout: known[config.layout]} if config.layout else known
+    """Return the layouts that a log may have, by name: all, or the one that `ingest.layout` names.
+
+    Raises ConfigError if there is none of that name.
+    """
+    known = _read_layouts() | config.layouts
+    if not config.layout:
+        return known
+    if config.layout not in known:
+        raise ConfigError(f"ingest.layout is {config.layout!r}: there are {', '.join(known)}")
+    return {config.layout: known[config.layout]}
+
+
+@cache
+def _read_layouts() -> dict[str, Layout]:
+    return {name: Layout.model_validate(entry) for name, entry in _read().items() if name != "usual"}
+
+
+def describe_fields(layout: Layout) -> str:
+    """Return which field is the user, the page and the time, for people."""
+    words = {"user": layout.user, "page": layout.url, "time": layout.time}
+    return layout.fields or ", ".join(f"{word}: {' or '.join(names)}" for word, names in words.items())
 
 
 @cache
