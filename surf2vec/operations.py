@@ -230,16 +230,11 @@ def layouts(
     """List the layouts of logs that are recognised, with those of the settings: name, title, fields, and an example of each."""
     from surf2vec.tasks.ingest.layouts import describe_fields, list_layouts
 
-    listed = list_layouts(configure(config, settings, root).ingest.model_copy(update={"layout": name}))
+    ingest = configure(config, settings, root).ingest.model_copy(update={"layout": name})
     return {
         "layouts": [
-            {
-                "name": name,
-                "title": one.title,
-                "fields": describe_fields(one),
-                "sample": one.sample.strip().splitlines(),
-            }
-            for name, one in listed
+            {"name": key, "title": one.title, "fields": describe_fields(one), "sample": one.sample.strip().splitlines()}
+            for key, one in list_layouts(ingest).items()
         ]
     }
 

@@ -73,7 +73,7 @@ add_command(operations.repartition, "surf2vec repartition --partitions 64 --root
 add_command(operations.gc, "surf2vec gc --dry-run --root my-root")
 add_command(operations.doctor, "surf2vec doctor --root my-root", exit_code=lambda result: int(result["damage"] > 0))
 add_command(operations.rejects, "surf2vec rejects --most 100 --root my-root")
-add_command(operations.layouts, "surf2vec layouts")
+add_command(operations.layouts, "surf2vec layouts nginx_json")
 add_command(operations.sample_logs, "surf2vec sample-logs --users 100000 --out logs")
 add_command(commands.similar, "surf2vec similar USER_ID -k 10 --root my-root")
 add_command(commands.explain, "surf2vec explain USER_ID --root my-root")

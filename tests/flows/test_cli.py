@@ -134,12 +134,12 @@ def test_credentials_in_a_url_are_refused_before_anything_keeps_them(tmp_path: P
 
 
 def test_missing_columns_are_told_at_once_before_anything_starts(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("host,page,when\nu,/a,1\n")
+    (tmp_path / "a.csv").write_text("visitor,page,when\nu,/a,1\n")
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     result = call("run", "--root", str(tmp_path / "root"), "--logs", str(tmp_path / "a.csv"), "--json")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert result.returncode == 2
-    settings = "--set ingest.columns.user=host --set ingest.columns.url=page --set ingest.columns.time=when"
+    settings = "--set ingest.columns.user=visitor --set ingest.columns.url=page --set ingest.columns.time=when"
     assert settings in json.loads(result.stdout)["error"]["message"]
     # Seconds of work: others use the machine.
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2
