@@ -29,7 +29,7 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.system.files import describe_file, read_json, write_json
 from tests.benchmarks.harness import make_case, run_benchmark
-from tests.data.corpora import user_hash
+from tests.data.corpora import RULES, user_hash
 from tests.roots.releases import STORAGES, export_release, write_run_record
 
 VECTOR_SIZE = 128
@@ -134,7 +134,7 @@ def write_users(folder: Path, num_users: int) -> list[int]:
         database.execute(COPY_ITEMS, {"num_items": NUM_ITEMS, "path": str(folder / "vocabulary.parquet")})
     manifest = {"partitions": partitions, "num_users": num_users, "num_items": NUM_ITEMS, "users": rows}
     manifest["files"] = {path.name: describe_file(path) for path in folder.iterdir()}
-    write_json(folder / "manifest.json", manifest | {"window_id": folder.name})
+    write_json(folder / "manifest.json", manifest | {"window_id": folder.name, "made_from": {"rules": RULES}})
     return rows
 
 

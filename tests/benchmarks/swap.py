@@ -37,6 +37,7 @@ from surf2vec.trainer.system.files import describe_file, write_json
 from tests.benchmarks.bare_traffic import bare_traffic
 from tests.benchmarks.cgroups import drop_caches, memory_group
 from tests.benchmarks.harness import make_case, run_benchmark
+from tests.data.corpora import RULES
 
 NUM_USERS, NUM_ITEMS, TOKENS_A_USER, PARTITIONS = 4_000_000, 100_000, 25, 128
 BUDGET_BYTES = 512 * 10**6
@@ -132,7 +133,7 @@ def write_corpus(folder: Path, num_users: int, num_items: int = NUM_ITEMS, parti
         | {"num_users": sum(users), "num_items": num_items, "num_tokens": sum(users) * TOKENS_A_USER}
         | {"users": users, "tokens": [num * TOKENS_A_USER for num in users], "held_out_key_max": -1}
         | {"num_held_out": 0, "since": None, "until": None, "undated": False, "has_order": False}
-        | {"funnel": [], "files": {p.name: describe_file(p) for p in folder.iterdir()}}
+        | {"funnel": [], "made_from": {"rules": RULES}, "files": {p.name: describe_file(p) for p in folder.iterdir()}}
     )
     write_json(folder / "manifest.json", manifest)
     return folder

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from surf2vec.tasks.ingest.sources import FORMAT_VERSION
 from surf2vec.tasks.root.run import Root, open_root
 from surf2vec.trainer.system.files import describe_file, write_json
-from tests.data.corpora import user_hash
+from tests.data.corpora import RULES, user_hash
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SCHEMA = pa.schema(
@@ -91,7 +91,7 @@ def write_events(path: Path, events: Sequence[Event], partitions: int = 4, **cat
         "format_version": FORMAT_VERSION,
         "partitions": partitions,
         "user_key_fingerprint": None,
-        "rules": {"granularity": "page"},
+        "rules": RULES,
     }
     write_json(root.sources, base | {"sources": list(sources.values())} | catalog)
     return root

@@ -18,6 +18,7 @@ from surf2vec.tasks.release.release_reader import KEYS
 from surf2vec.tasks.stores.places import open_store
 from surf2vec.tasks.stores.push import Pushed, push
 from surf2vec.trainer.system.files import describe_file, write_manifest_json
+from tests.data.corpora import RULES
 
 USERS = {f"user-{number:03}": [number, 1.0, 0.25] for number in range(120)} | {"o'dd \"ünï\\, 名": [9.0, 8.0, 7.0]}
 ITEMS = {f"/page/{number}": [0.5, number, -1.0] for number in range(30)}
@@ -58,7 +59,7 @@ def write_rows_of(
     numbers = {f"num_{kind}": len(rows[kind][0]) for kind in KEYS}
     manifest: dict[str, Any] = (
         {"format_version": 1, "release": release, "space_id": "space-1", "vector_size": size}
-        | {"partitions": 1}
+        | {"partitions": 1, "rules": RULES}
         | numbers
         | {"created_from": {"window_id": "w1"}}
         | {"index": {"file": "index/users.faiss", "bytes": 0, "sha256": ""}}

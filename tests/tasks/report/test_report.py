@@ -16,6 +16,7 @@ from surf2vec.tasks.release.folder import FORMAT_VERSION
 from surf2vec.tasks.report.report import render_report, write_report
 from surf2vec.tasks.root.records import RunRecord
 from surf2vec.trainer.system.files import describe_file, write_json
+from tests.data.corpora import RULES
 
 VOID = {"meta", "link", "br", "img", "hr", "input", "wbr"}
 RECORD: dict[str, Any] = {
@@ -134,7 +135,7 @@ def manifest_of(item_files: dict[str, Any]) -> dict[str, Any]:
     return {
         "release": "r1", "space_id": "r1", "created_from": {"window_id": "w1"}, "format_version": FORMAT_VERSION,
         "vector_size": 8, "num_users": 0, "num_items": 0, "partitions": 8, "user_files": {}, "item_files": item_files,
-        "index": {"file": "index/users.faiss", "bytes": 0, "sha256": ""},
+        "index": {"file": "index/users.faiss", "bytes": 0, "sha256": ""}, "rules": RULES,
     }  # fmt: skip
 
 
