@@ -3,18 +3,20 @@
 A command without a Prefect server makes the same night (surf2vec/tasks/night/night.py) without this module.
 """
 
+import os
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
-from prefect import Task, flow, task
+from prefect import Task, flow, runtime, task
 from pydantic import Field
 
 from surf2vec import commands, operations
 from surf2vec.arguments import configure
 from surf2vec.flows.report import PrefectReporter
 from surf2vec.tasks.forgetting.forget import describe_elsewhere
+from surf2vec.tasks.ingest.sql_logs import FOLDERS_ENV
 from surf2vec.tasks.night import steps
 from surf2vec.tasks.night.config import DEFAULT_CONFIG, PipelineConfig
 from surf2vec.tasks.night.night import make_night
@@ -68,6 +70,12 @@ def call_task(step: Callable[Arguments, Result], /, *args: Arguments.args, **kwa
     return result
 
 
+def confine_queries() -> None:
+    """Let queries (.sql) that the server or its form starts read only the folders that the worker's environment names."""
+    if runtime.deployment.id:
+        os.environ.setdefault(FOLDERS_ENV, "")
+
+
 @flow(name="nightly")
 def nightly(
     root: Path,
@@ -87,6 +95,7 @@ def nightly(
         config: All settings, in the order of the night. None given: the defaults.
         full: Train all users, and continue from no release.
     """
+    confine_queries()
     return make_night(root, logs, since, until, configure(config, {}, root), full, call_task, REPORTER)
 
 
@@ -105,6 +114,7 @@ def backfill(
     3. Run the night of each day in order, unless it is done.
     4. Write the page of the nights.
     """
+    confine_queries()
     return make_past_nights(root, logs, since, until, configure(config, {}, root), nightly, call_task, REPORTER)
 
 

@@ -179,6 +179,7 @@ def search_settings(
     from surf2vec.tasks.corpus.folder import newest_corpus
     from surf2vec.tasks.corpus.window import CorpusRequest
     from surf2vec.tasks.ingest.ingest import ingest
+    from surf2vec.tasks.ingest.sql_logs import choose_days
     from surf2vec.tasks.night.root_settings import remember
     from surf2vec.tasks.root.run import lock_root, open_root
     from surf2vec.tasks.tuning.tune import tune
@@ -189,7 +190,8 @@ def search_settings(
     opened, work = open_root(Path(root)), (config.host_bytes, config.threads, on_event)
     with lock_root(opened, "tune", partial(log, on_event)):
         keep = partial(remember, opened, config, on_event)
-        ingest(opened, logs, config.ingest, config.store.partitions, *work, before_commit=keep)
+        days = choose_days(None, None, config.window_days)
+        ingest(opened, logs, config.ingest, config.store.partitions, *work, before_commit=keep, days=days)
         request = CorpusRequest(config.ingest, config.evaluate, window_days=config.window_days)
         built = build_corpus(opened, request, *work)
     return tune(opened, built["window_id"], search, on_event)

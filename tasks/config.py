@@ -3,6 +3,7 @@
 `tasks/night/config.py` puts them together into one configuration; a step takes only the part it needs.
 """
 
+import re
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Annotated, ClassVar, Literal, Self
@@ -148,6 +149,8 @@ class IngestConfig(Section):
     time_unit: str | None = Field(None, title="Time unit")
     """What times that are numbers count: seconds, milliseconds, microseconds, nanoseconds (since 1970), days (Excel), ticks
     (.NET), filetime, webkit (Chrome), cocoa (Safari), milliseconds since 2016-06-14T03:59:59.998Z; or order. Default: by size."""
+    attach: Names = Field((), title="Databases")
+    """Databases that logs which are queries (.sql) may read, as NAME=VARIABLE; the environment variable says which database."""
     timezone: str = Field("UTC", title="Time zone")
     """Zone of times without one, e.g. Europe/Berlin."""
     granularity: str = Field("page", title="Granularity", pattern=r"^(page|host|prefix(:([1-9]|1[0-9]|20))?)$")
@@ -216,6 +219,13 @@ class IngestConfig(Section):
     def _known_unit(cls, value: str | None) -> str | None:
         if value and value != "order":
             parse_time_unit(value)
+        return value
+
+    @field_validator("attach")
+    @classmethod
+    def _named_databases(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if wrong := [entry for entry in value if not re.fullmatch(r"[A-Za-z_]\w*=[A-Za-z_]\w*", entry)]:
+            raise ValueError(f"{len(wrong)} are not NAME=VARIABLE; write for instance shop=SHOP_DATABASE")
         return value
 
     @field_validator("timezone")

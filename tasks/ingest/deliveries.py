@@ -16,6 +16,7 @@ from surf2vec.tasks.ingest.sources import (
     Stamp,
     events_files,
     expand,
+    is_query,
     is_remote,
     read_catalog,
     read_stamp,
@@ -73,8 +74,13 @@ def list_stamps(patterns: Sequence[str], remote: RemoteLogs) -> dict[str, Stamp]
 def find_sources(
     patterns: Sequence[str], known: Mapping[str, tuple[tuple[int, ...], str]], remote: RemoteLogs, on_event: OnEvent
 ) -> list[SourceFile]:
-    """Return the files of the globs, each once, sorted by name. Does not read a file again if `known` has its stamp."""
+    """Return the files of the globs, each once, sorted by name. Does not read a file again if `known` has its stamp;
+    queries run each time.
+    """
     stamps = list_stamps(patterns, remote)
+    queries = [name for name in stamps if is_query(name)]
+    results = [one for path in queries for one in remote.run(path, known)]
+    stamps = {name: stamp for name, stamp in stamps.items() if name not in queries}
     unread = [name for name in stamps if name not in known or known[name][0] != stamps[name]]
     if unread:
         num_bytes = sum(stamps[name][0] for name in unread)
@@ -90,7 +96,7 @@ def find_sources(
 
     with ThreadPoolExecutor(DIGESTED_AT_ONCE) as pool:
         digests = {name: known[name][1] for name in known} | dict(zip(unread, pool.map(digest, unread), strict=True))
-    return [SourceFile(name, digests[name], stamps[name]) for name in sorted(stamps)]
+    return [*(SourceFile(name, digests[name], stamps[name]) for name in sorted(stamps)), *results]
 
 
 def find_known(root: Root, patterns: Sequence[str], config: IngestConfig, partitions: int | None) -> bool:
@@ -102,7 +108,7 @@ def find_known(root: Root, patterns: Sequence[str], config: IngestConfig, partit
     stamps, known = list_stamps(patterns, RemoteLogs(root.temporary, config)), catalog.stamps
     if not catalog.entries or (partitions and partitions != catalog.partitions):
         return False
-    if any(name not in known or known[name][0] != stamp for name, stamp in stamps.items()):
+    if any(is_query(name) or name not in known or known[name][0] != stamp for name, stamp in stamps.items()):
         return False
     sources = [SourceFile(name, known[name][1], stamp) for name, stamp in stamps.items()]
     return not plan_delivery(root, catalog, sources, config).to_ingest

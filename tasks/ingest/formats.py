@@ -25,7 +25,8 @@ from surf2vec.tasks.ingest.containers import STREAM_ERRORS, check_text, explain_
 from surf2vec.tasks.ingest.layouts import find_by_lines, list_layouts
 from surf2vec.tasks.ingest.nested import find, list_fields, make_example
 from surf2vec.tasks.ingest.shapes import FIELDS_LINE, Shape, find_shape
-from surf2vec.tasks.ingest.sources import expand, is_remote
+from surf2vec.tasks.ingest.sources import expand, is_query, is_remote
+from surf2vec.tasks.ingest.sql_logs import check_query
 from surf2vec.trainer.errors import InputError
 
 HEAD_BYTES = 65_536
@@ -115,7 +116,7 @@ def check_shapes(patterns: Sequence[str], config: IngestConfig) -> None:
 
     def find_fault(path: str) -> str | None:
         try:
-            recognise(Path(path), config)
+            check_query(path, config) if is_query(path) else recognise(Path(path), config)
         except EmptyLogError:  # ingest decides whether to leave it out until it has lines
             return None
         except InputError as error:

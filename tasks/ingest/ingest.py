@@ -19,6 +19,7 @@ from surf2vec.tasks.ingest.formats import EmptyLogError
 from surf2vec.tasks.ingest.rejects import FAILED, LISTED
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
 from surf2vec.tasks.ingest.sources import Catalog, find_orphans, read_catalog, sum_counts
+from surf2vec.tasks.ingest.sql_logs import Days
 from surf2vec.tasks.ingest.stage_logs import stage_logs
 from surf2vec.tasks.ingest.staging import MOST_HINTS, BytesRead, Log, Staged, Staging
 from surf2vec.tasks.ingest.tables import describe_table
@@ -50,16 +51,16 @@ def ingest(
     on_event: OnEvent,
     fan_out: FanOut = HERE,
     before_commit: Callable[[], None] = lambda: None,
+    days: Days | None = None,
 ) -> dict[str, Any]:
     """Merge the files of the globs into the root's events; returns the record of step "ingest". The caller holds the writer lock.
 
     The returned numbers cover all delivered sources, or all sources without globs: repeating the call returns the same.
-    `threads` 0 uses all cores. `before_commit` is called once all is checked. Raises InputError, ConfigError, RejectedError or
-    ResourceError, and then changes nothing.
+    `threads` 0 uses all cores. `before_commit` is called once all is checked. `days` are those of queries. Raises InputError,
+    ConfigError, RejectedError or ResourceError, and then changes nothing.
     """
     with explain_failures(root, "logs are ingested", memory_bytes):
-        catalog = read_catalog(root)
-        key = read_user_key(root, config)
+        catalog, key = read_catalog(root), read_user_key(root, config)
         if partitions and catalog.partitions and partitions != catalog.partitions:
             raise ConfigError(
                 f"store.partitions is {partitions}, but {root.path} has {catalog.partitions} micro-partitions: leave the "
@@ -68,7 +69,7 @@ def ingest(
         read_tombstones(root)  # raises DamageError before any log is read
         remove_leftovers(root, catalog)
         with open_scratch_folder(root, "ingest") as folder:
-            remote = RemoteLogs(folder / "downloads", config)
+            remote = RemoteLogs(folder / "downloads", config, days, memory_bytes, threads)
             delivery, logs = _find_logs(root, catalog, patterns, remote, on_event)
             staged: list[Staged] = []
             if logs:

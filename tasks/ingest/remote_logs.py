@@ -11,7 +11,7 @@ import glob
 import hashlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +20,10 @@ from typing import Any
 
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.ingest.formats import LogFile, recognise
-from surf2vec.tasks.ingest.sources import SourceFile, Stamp, is_remote, read_stamp
+from surf2vec.tasks.ingest.sources import SourceFile, Stamp, is_query, is_remote, read_stamp
+from surf2vec.tasks.ingest.sql_logs import Days, adapt, choose_days, extract_source, run_query
 from surf2vec.tasks.root.credentials import mask_credentials
+from surf2vec.tasks.root.memory import spare_bytes
 from surf2vec.trainer.errors import InputError, ResourceError, SurfError
 from surf2vec.trainer.system.files import digest_file
 
@@ -32,10 +34,13 @@ _SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 @dataclass
 class RemoteLogs:
-    """The remote logs of one ingest."""
+    """The remote logs of one ingest, and its queries with the days, memory and threads that they may use."""
 
     folder: Path
     config: IngestConfig
+    days: Days | None = None
+    memory_bytes: int = 0
+    threads: int = 0
     stores: dict[str, Any] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
@@ -66,22 +71,32 @@ class RemoteLogs:
         """Fetch an object and return its sha256."""
         return digest_file(self._fetch(url, stamp))
 
+    def run(self, query: str, known: Mapping[str, Any]) -> Iterable[SourceFile]:
+        """Run a query, and return its sources."""
+        days = self.days or choose_days(None, None, None)
+        return run_query(
+            query, self.config, self.folder, known, days, spare_bytes(self.memory_bytes) // 2, self.threads
+        )
+
     def log_of(self, source: SourceFile) -> LogFile:
         """Return the recognised log of a source, remote or local. Raises InputError when it cannot be read."""
-        if not is_remote(source.name):
-            return recognise(Path(source.name), self.config)
-        path = self._path(source.name)
+        path, config = self._path(source.name), self.config
+        if is_query(source.name):
+            extract_source(source.name, self.folder, path)
+            config = adapt(config, path)
+        elif not is_remote(source.name):
+            return recognise(Path(source.name), config)
         if not path.exists():  # known by its stamp, but its events files are damaged
             self._fetch(source.name, source.stamp)
             if digest_file(path) != source.sha256:
                 raise _changed(source.name)
         with _naming(source.name, path):
-            return recognise(path, self.config)
+            return recognise(path, config)
 
     @contextmanager
     def present(self, source: SourceFile) -> Iterator[None]:
         """Keep a source on the disk while it is read. Raises InputError when it changed meanwhile."""
-        if not is_remote(source.name):
+        if not is_remote(source.name) and not is_query(source.name):
             yield
             if read_stamp(source.name) != source.stamp:
                 raise _changed(source.name)

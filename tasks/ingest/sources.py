@@ -6,6 +6,7 @@ same name with other bytes replaces only the events of that source.
 
 import glob
 import os
+import re
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -41,6 +42,11 @@ class SourceFile:
 def is_remote(name: str) -> bool:
     """Return whether a log, or a glob of logs, is a URL and not a local path."""
     return "://" in name
+
+
+def is_query(name: str) -> bool:
+    """Return whether a log, or a source, is the result of a query: `shop.sql`, `shop.sql day 2026-11-02`."""
+    return re.fullmatch(r".*\.sql( day \d{4}-\d\d-\d\d)?", name, re.DOTALL) is not None
 
 
 def expand(pattern: str) -> list[str]:
@@ -126,7 +132,8 @@ class Catalog:
 
 def events_files(root: Root, entry: Mapping[str, Any]) -> Iterator[tuple[Path, dict[str, Any], str]]:
     """Return each events file of a source with its record and how to repair it, as `verify_all` takes them."""
-    way_out = f"pass the log {entry['name']} to `surf2vec run --logs` again, which repairs it"
+    name = entry["name"].partition(".sql day ")
+    way_out = f"pass the log {name[0]}{name[1].removesuffix(' day ')} to `surf2vec run --logs` again, which repairs it"
     return ((root.path / name, about, way_out) for name, about in sorted(entry["files"].items()))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from surf2vec.tasks.corpus.window import Base, CorpusRequest
+from surf2vec.tasks.ingest.sql_logs import Days, choose_days
 from surf2vec.tasks.night.config import PipelineConfig
 from surf2vec.tasks.night.reporter import TERMINAL, Reporter
 from surf2vec.tasks.root.identity import registry_uri
@@ -28,6 +29,11 @@ class NightContext:
     config: PipelineConfig
     is_full: bool = False
     reporter: Reporter = TERMINAL
+
+    @property
+    def days(self) -> Days:
+        """The days that logs which are queries are asked for."""
+        return choose_days(self.since, self.until, self.config.window_days)
 
     def job(self, record: RunRecord) -> Job:
         """Returns the training of a run: of all users, or of those who changed since its base release. The trail has the settings

@@ -47,7 +47,8 @@ def make_past_nights(
     # Past days get no more deliveries, so the gate's rules about deliveries are turned off.
     gate = config.gate.model_copy(update={"newest_day_events": 0.0, "missing_days": 36_500})
     config = config.model_copy(update={"gate": gate})
-    night = open_night(root, None, until, config, reporter=reporter)
+    first = since - timedelta(days=config.window_days - 1) if since and config.window_days else date(1970, 1, 1)
+    night = open_night(root, first, until, config, reporter=reporter)
     with reporter.step("backfill") as on_event, private_files(night.root):
         with lock_root(night.root, "backfill", partial(log, on_event)):
             call(ingest_events, night, logs)

@@ -59,7 +59,7 @@ def dry_run(night: NightContext, logs: list[str], on_event: OnEvent) -> dict[str
         known, started = read_catalog(shadow.root).entries.keys(), time.monotonic()
         try:
             work = (night.config.store.partitions, night.config.host_bytes, night.config.threads, on_event)
-            ingested = ingest(shadow.root, logs, night.config.ingest, *work)
+            ingested = ingest(shadow.root, logs, night.config.ingest, *work, days=night.days)
             ingest_seconds = time.monotonic() - started
             run, is_known = _plan(shadow, read_registry(night.root, night.config.publish).serving)
             entries = read_catalog(shadow.root).entries

@@ -60,7 +60,8 @@ def ingest_events(night: NightContext, logs: list[str]) -> records.IngestStep:
     with night.reporter.step("ingest") as on_event, open_fan_out(config.resources, root) as fan_out:
         started, work = time.monotonic(), (config.host_bytes, config.threads, on_event, fan_out)
         keep = partial(remember, root, config, on_event)
-        result = ingest_task.ingest(root, logs, config.ingest, config.store.partitions, *work, before_commit=keep)
+        make = partial(ingest_task.ingest, before_commit=keep, days=night.days)
+        result = make(root, logs, config.ingest, config.store.partitions, *work)
         return records.IngestStep(**result, seconds=round(time.monotonic() - started, 3))
 
 

@@ -10,6 +10,7 @@ import duckdb
 from surf2vec.sql.runner import fetch_rows
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.ingest.ingest import ingest
+from surf2vec.tasks.ingest.sql_logs import Days
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.system.files import read_json
@@ -32,12 +33,13 @@ def take_in(
     partitions: int | None = 8,
     on_event: OnEvent = ignore_event,
     memory_bytes: int = MEMORY_BYTES,
+    days: Days | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """Ingest into the root at `root`, with one thread, and check all events there are afterwards."""
     root.mkdir(parents=True, exist_ok=True)
     config = IngestConfig(**settings)
-    record = ingest(Root(root), [str(p) for p in patterns], config, partitions, memory_bytes, 1, on_event)
+    record = ingest(Root(root), [str(p) for p in patterns], config, partitions, memory_bytes, 1, on_event, days=days)
     check_events(root)
     return record
 
