@@ -18,7 +18,8 @@ select
         when typeof(time) = 'VARCHAR'
             and (
                 strlen(time::varchar) > $max_time_bytes
-                or strlen(time::varchar) < 10 and lower(trim(time::varchar)) in ('', '-', 'na', 'n/a', 'null', '\n', 'none', 'undefined')
+                or strlen(time::varchar) < 10
+                and regexp_full_match(time::varchar, '(?i)\s*(-|na|n/a|null|\\n|none|undefined)?\s*')
             )
             then null
         else time
