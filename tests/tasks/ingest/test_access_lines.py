@@ -13,7 +13,6 @@ from surf2vec.tasks.ingest.blocks import parse_text
 from surf2vec.tasks.ingest.delimited import FIELDS_SCHEMA
 from surf2vec.tasks.ingest.formats import recognise
 from surf2vec.tasks.ingest.layouts import list_layouts
-from surf2vec.tasks.ingest.layouts import list_layouts
 from surf2vec.trainer.errors import InputError
 from tests.roots.ingest import read_events, read_rejects, take_in, write_log
 
