@@ -96,6 +96,13 @@ def test_a_list_of_pages_is_many_events_in_order(tmp_path: Path, suffix: str) ->
     assert (record["lines"], record["events"], record["left_out"]) == (7, 5, {"no page": 2})
 
 
+def test_the_rejects_of_a_list_have_the_number_of_its_line(tmp_path: Path) -> None:
+    records = [{"user_id": "u", "url": ["/a", {"b": 1}, "/c"], "ts": 1_793_610_000}] * 3
+    record = take_in(tmp_path / "root", write(tmp_path / "a.jsonl", records), max_reject_ratio=1)
+    assert read_rejects(tmp_path / "root") == [("a.jsonl", line, "page is a list or an object") for line in (1, 2, 3)]
+    assert (record["lines"], record["events"], record["num_rejected"]) == (9, 6, 3)
+
+
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
 def test_a_list_of_objects_has_a_time_for_each_page(tmp_path: Path, suffix: str) -> None:
     records = [{"session": 5, "events": [{"aid": 3, "ts": 1_793_610_000_000}, {"aid": 1, "ts": 1_793_610_007_000}]}]
