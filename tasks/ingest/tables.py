@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
 from surf2vec.tasks.ingest.sources import is_remote
 from surf2vec.tasks.ingest.staging import Log
+from surf2vec.tasks.root.wording import format_counted
 
 _SIGNS = {"Delta": "_delta_log/*.json", "Iceberg": "metadata/*.metadata.json"}
 _NAMES = {"user": "user_id", "url": "url", "time": "ts"}
@@ -23,9 +24,10 @@ def describe_table(logs: Sequence[Log], remote: RemoteLogs) -> str | None:
                 place = folder if kind == "Delta" else max(found, key=lambda name: (len(name), name))
                 columns = folders[folder].columns
                 chosen = [f'"{columns[role]}" as {name}' for role, name in _NAMES.items() if columns[role]]
+                number = sum(name.startswith(f"{folder}/") for name, _ in parts)
                 return (
-                    f"{sum(name.startswith(f'{folder}/') for name, _ in parts):,} of the logs are parts of the {kind} table "
-                    f"{folder}: what it deleted or replaced counts, too; to read it as it is, give --logs table.sql, a file "
-                    f"with: select {', '.join(chosen)} from {kind.lower()}_scan('{place}')"
+                    f"the {kind} table {folder} is read as plain Parquet ({format_counted(number, 'file')}): what it deleted "
+                    f"or replaced counts, too; to read it right, with DuckDB's extension {kind.lower()}, give --logs table.sql, "
+                    f"a file with: select {', '.join(chosen)} from {kind.lower()}_scan('{place}')"
                 )
     return None
