@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -254,18 +254,17 @@ def _choose_fields(
 ) -> LogFile:
     """Choose the fields of a log among flat columns and the fields of its first records.
 
-    Raises InputError if one is missing, or a user or a time is a list.
+    Raises InputError if one is missing, or users or times are lists.
     """
-    in_list: dict[str, bool] = {}
-    for name, is_list in chain.from_iterable(map(list_fields, records)):
-        in_list[name] = in_list.get(name, False) or is_list
-    header = (*flat, *in_list)
+    found = [pair for record in records for pair in list_fields(record)]
+    alone, listed = ({name for name, is_list in found if is_list == wanted} for wanted in (False, True))
+    header = (*flat, *dict.fromkeys(name for name, _ in found))
     chosen = choose_columns(
         log.path, header, config, values or (lambda name: [find(record, name) for record in records[:HEAD_LINES]])
     )
-    lists = {role for role, name in chosen.columns.items() if in_list.get(name or "")}
-    if refused := lists & {"user", "url" in lists or "time"}:
-        role = refused.pop()
+    lists = {role for role, name in chosen.columns.items() if name in listed}
+    if refused := [role for role in lists & {"user", "url" in lists or "time"} if chosen.columns[role] not in alone]:
+        role = refused[0]
         raise InputError(
             f"{log.path} has a list for the {role} ({chosen.columns[role]!r}), which must be one value: name another column"
         )
