@@ -188,7 +188,7 @@ def _recognise_lines(log: LogFile, lines: Sequence[str], config: IngestConfig) -
     layout, number = find_by_lines(access or texts, layouts)
     if layout and 2 * number > len(access or texts):
         return _with_pattern(log, layout.lines, layout)
-    if config.layout and layouts[config.layout].lines:
+    if config.layout and (access or layouts[config.layout].lines):
         raise InputError(
             f"{log.path} does not have the layout {config.layout}, which fits {number:,} of its first {len(texts):,} lines: "
             "`surf2vec layouts` lists the others"
