@@ -126,6 +126,7 @@ def paste_settings(folder: Path, log: Path, told: Counter[str]) -> None:
     pytest.fail(f"no events after {settings}")
 
 
+@pytest.mark.slow
 def test_what_a_message_proposes_gives_events(tmp_path: Path) -> None:
     told = Counter[str]()
     for name, layout in LAYOUTS.items():
