@@ -22,6 +22,10 @@ from tests.hostile.words import HASH, NOT_TIMES, PLAIN_PAGES, PLAIN_USERS, WORDS
 
 FORMATS = ("csv", "tsv", "jsonl", "parquet", "access")
 COLUMNS = ("user_id", "url", "ts", "method", "status", "user_agent")
+LAYOUTS = (  # what nginx and Caddy call these columns
+    ("remote_addr", "request_uri", "time_iso8601", "request_method", "status", "http_user_agent"),
+    ("request.remote_ip", "request.uri", "ts", "request.method", "status", "request.headers.User-Agent"),
+)
 FIRST_DAY = datetime(2020, 7, 1, tzinfo=UTC)
 LONG_USER, LONG_URL = "x" * 1025, "/" + "y" * 8192
 AGENTS = ["Mozilla/5.0", "Mozilla/5.0", "", "Googlebot/2.1", "curl/8", *WORDS[:6]]
@@ -149,15 +153,30 @@ def write_delimited(delimiter: str) -> Callable[[Random, list[Record], int], tup
     return write
 
 
+def nest(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object whose values have these dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        inner = found
+        *path, last = name.split(".")
+        for key in path:
+            inner = inner.setdefault(key, {})
+        inner[last] = value
+    return found
+
+
 def write_json(draws: Random, records: list[Record], num_columns: int) -> tuple[bytes, list[int]]:
     is_ascii, blank = draws.random() < 0.5, draws.choice(["", "\n", " \n"])
+    names = draws.choice([COLUMNS, *LAYOUTS]) if num_columns == 6 else COLUMNS[:num_columns]
     # The keys are those of the first lines, so that the first record has all of them.
     objects = [
-        {
-            name: value
-            for name, value in zip(COLUMNS[:num_columns], record.values, strict=False)
-            if value is not None or not number
-        }
+        nest(
+            [
+                (name, value)
+                for name, value in zip(names, record.values, strict=False)
+                if value is not None or not number
+            ]
+        )
         for number, record in enumerate(records)
     ]
     text = blank.join(json.dumps(one, ensure_ascii=is_ascii) + "\n" for one in objects)
