@@ -22,7 +22,7 @@ from surf2vec.trainer.errors import InputError
 
 EARLIEST = datetime(1973, 3, 3, 9, 46, 40, tzinfo=UTC).replace(tzinfo=None)  # 1e8 seconds
 OLDEST = datetime(1995, 1, 1)  # there are hardly older logs of the web
-PROFILE_LINES = 10_000
+PROFILE_LINES = 2_000
 _DATES = "%d.%m.%Y;%d.%m.%y;%d/%m/%Y;%m/%d/%Y;%d/%m/%y;%m/%d/%y;%d-%m-%Y;%m-%d-%Y;%d-%m-%y;%m-%d-%y;%y-%m-%d;%Y.%m.%d;"
 _DATES += "%d %b %Y;%d-%b-%Y;%b %d, %Y"
 _CLOCKS = "; %H:%M; %H:%M:%S; %H:%M:%S.%f;, %H:%M;, %H:%M:%S; %I:%M %p; %I:%M:%S %p;, %I:%M:%S %p"
