@@ -237,12 +237,14 @@ def _attach(con: duckdb.DuckDBPyConnection, name: str, variable: str) -> None:
     try:
         con.execute(f'attach {_quote(value)} as "{name}" (read_only)')
     except duckdb.Error as error:
-        kind = re.match(r"(postgres|mysql|sqlite|ducklake|iceberg)\w*:", value)
-        load = f"; is its extension installed (`install {kind[1]}` in DuckDB {duckdb.__version__})?" if kind else ""
-        raise ResourceError(
-            f"the database {name!r} of ingest.attach, which {variable} names, cannot be attached ({type(error).__name__}): "
-            f"check the variable and the database{load}"
-        ) from None
+        reason = _find_extension(error) or f"{type(error).__name__}; check the variable and the database"
+        raise ResourceError(f"the database {name!r}, which {variable} names, cannot be attached: {reason}") from None
+
+
+def _find_extension(error: duckdb.Error) -> str:
+    """Return what to say of an error if an extension is missing, or ""."""
+    found = re.search(r'Extension "(\w+)" is an existing extension', str(error))
+    return f"DuckDB's extension {found[1]} is not installed, which docs/logs.md shows how to do" if found else ""
 
 
 @contextmanager
@@ -258,6 +260,8 @@ def _explain(path: str) -> Iterator[None]:
             reason = _first_line(error)
         elif isinstance(error, duckdb.PermissionException):
             reason = f"it may read only below {os.environ.get(FOLDERS_ENV)} ({FOLDERS_ENV}), by whole paths"
+        elif needed := _find_extension(error):
+            reason = needed
         elif missing := re.search("No files found that match the pattern .*", str(error)):
             reason = missing[0]
         raise InputError(f"the query of {path} fails: {reason}") from None

@@ -1,5 +1,6 @@
 """Logs that are queries: their rows, days and identity, what they may not do, and what messages say."""
 
+import re
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import duckdb
 import pytest
 
+from surf2vec.infra import CODE
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.ingest import sql_logs
 from surf2vec.tasks.ingest.formats import check_shapes
@@ -161,7 +163,9 @@ def test_attached_databases_are_read_only_and_their_names_are_secret(
     monkeypatch.setenv("SHOP_DATABASE", str(place / "shop.duckdb"))
     assert read(place, text, attach=attach) == [1, 0, 0, 20, 20]
     monkeypatch.setenv("SHOP_DATABASE", "postgres:host=127.0.0.1 port=1 password=hunter2")
-    with pytest.raises(ResourceError, match="'shop' of ingest.attach, which SHOP_DATABASE names, cannot be") as caught:
+    with pytest.raises(
+        ResourceError, match="the database 'shop', which SHOP_DATABASE names, cannot be attached"
+    ) as caught:
         read(place, text, attach=attach)
     assert "hunter2" not in str(caught.value)
 
@@ -195,3 +199,30 @@ def test_days_are_those_of_utc(place: Path) -> None:
 def test_semicolons_and_dollars_in_texts_are_texts(place: Path) -> None:
     text = "select user_id, url || ';$day--' as url, ts from 'e.csv' where ts < $until + 1 -- é; ü\n; -- das Ende\n"
     assert read(place, text) == [4, 0, 0, 20, 20]
+
+
+def test_an_extension_that_is_not_installed_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(place))
+    with pytest.raises(InputError, match="DuckDB's extension iceberg is not installed"):
+        read(place, "select user_id, url from iceberg_scan('table')")
+
+
+def test_the_recipes_of_the_documents(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of files run on rows as they describe them; that of PostgreSQL on a DuckDB database."""
+    struct, carts, warehouse = re.findall(r"```sql\n(.*?)```", (CODE / "docs" / "logs.md").read_text(), re.DOTALL)[:3]
+    (place / "views").mkdir()
+    (place / "sessions").mkdir()
+    rows = "select {'id': user_id} as visitor, {'path': url} as page, ts as seen_at, 'view' as kind"
+    with duckdb.connect(str(place / "shop.duckdb")) as con:
+        con.execute(f"copy ({rows} from '{place}/e.csv') to '{place}/views/a.parquet'")
+        con.execute(
+            f"create table page_views as select user_id as visitor, url as page, ts as seen_at from '{place}/e.csv'"
+        )
+    events = '[{"item": "/a", "ms": 1604221200000}, {"item": "/b", "ms": 1604221260000}]'
+    (place / "sessions" / "a.json").write_text(f'{{"session": 7, "events": {events}}}\n')
+    monkeypatch.setenv("SHOP_DATABASE", str(place / "shop.duckdb"))
+    assert read(place, struct) == [4, 0, 0, 20, 20]
+    assert read(place, warehouse, attach="shop=SHOP_DATABASE") == [0, 4, 0, 20, 20]
+    told = take_in(place / "carts", write_query(place, carts))
+    assert (told["lines"], told["events"]) == (2, 2)
+    assert [event[1] for event in read_events(place / "carts")] == ["/a", "/b"]
