@@ -34,7 +34,8 @@ _NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 _TABLE_FUNCTIONS = (
     r"read_\w+|(parquet|iceberg|delta|sqlite|lance)_scan|range|generate_series|unnest|repeat|json_(each|tree)"
 )
-_REFUSED = {"getenv", "write_log"}
+_REFUSED = {"getenv", "write_log", "current_setting"}
+_SYSTEM_VIEWS = r"(duckdb|pragma|pg)_\w+"  # have the settings, and what ingest.attach attaches
 _ID_TYPES = r"VARCHAR|U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DECIMAL.*|FLOAT|DOUBLE|UUID|ENUM.*"
 _TIME_TYPES = r"VARCHAR|TIMESTAMP.*|DATE|U?(TINY|SMALL|BIG)?INT(EGER)?|DECIMAL.*|FLOAT|DOUBLE"
 _AS_THEY_ARE = ("FLOAT", "DOUBLE")  # whole ones become integers later
@@ -168,6 +169,8 @@ def _inspect(con: duckdb.DuckDBPyConnection, path: str, statement: Statement, ti
             raise InputError(
                 f"{path} has {kind.partition('_')[0].lower()!r} in it: it must be one select, which only reads"
             )
+        if kind == "BASE_TABLE" and re.fullmatch(_SYSTEM_VIEWS, name):
+            raise InputError(f"{path} reads {name}, which a query of logs may not: it is a view of DuckDB's own state")
         if name in _REFUSED or (kind == "TABLE_FUNCTION" and not re.fullmatch(_TABLE_FUNCTIONS, name)):
             raise InputError(
                 f"{path} calls {name}(), which a query of logs may not: it reads files by read_csv and the like"
@@ -277,12 +280,10 @@ def _quote(value: object) -> str:
 
 
 def _list_nodes(tree: Any) -> Iterator[tuple[str, str]]:
-    """Return the type of every node of a parsed query, and the name of the function that it calls, or "" ."""
+    """Return the type of every node of a parsed query, and the name of the table or function that it names, or ""."""
     if isinstance(tree, dict):
         function = tree.get("function") if tree.get("type") == "TABLE_FUNCTION" else tree
-        yield (
-            str(tree.get("type")),
-            str(function.get("function_name", "") if isinstance(function, dict) else "").lower(),
-        )
+        named = function if isinstance(function, dict) else {}
+        yield str(tree.get("type")), str(named.get("function_name") or named.get("table_name") or "").lower()
     for part in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
         yield from _list_nodes(part)
