@@ -15,6 +15,8 @@ MIN_VALUES = 10  # fewer may all be different by chance
 _WORDS = {role: f"the {role}" for role in ROLES} | {"url": "the URL", "view": "the kind of event"}
 _REQUEST = ("method", "status", "agent", "view")  # what a layout adds, even if the settings name user, page and time
 _DEFAULTS = ColumnsConfig()
+_DATA = re.compile(r"://|@|^/|^[\d.:TZ +-]*$|.{65}|\d\.\d+\.\d+\.\d|[0-9a-f]{4}:[0-9a-f:]{2}")
+"""A name that may be personal data: it is not shown."""
 Values = Callable[[str], Sequence[Any]]
 """Returns the values of a field in the first lines."""
 
@@ -74,7 +76,7 @@ def _describe_missing(
 ) -> str:
     """Return a message with the missing columns, the existing ones, and settings to paste."""
     looked_for = " and ".join(f"{_explain_missing(header, wanted[role])} for {_WORDS[role]}" for role in missing)
-    if any(re.search(r"://|@|^/|^[\d.:TZ +-]*$|.{65}", name) for name in header):  # may be personal data: not shown
+    if any(map(_DATA.search, header)):
         return (
             f"{path} has {looked_for}; its first line looks like data, not like names of columns: give it a header line, or name "
             "the columns by their position, where ingest.columns.user=1 is the first"
@@ -92,7 +94,7 @@ def _describe_missing(
 def _explain_missing(header: Sequence[str], names: Sequence[str]) -> str:
     """Return why none of the names is a column: there is none, or it is an object with fields of its own."""
     for name in names:
-        if inner := [field for field in header if field.startswith(f"{name}.")]:
+        if inner := [field for field in header if field.startswith(f"{name}.") and not _DATA.search(field)]:
             return (
                 f"an object {name!r}, whose fields are {', '.join(map(repr, inner[:10]))}{', ...' * (len(inner) > 10)},"
             )

@@ -82,3 +82,10 @@ def test_what_looks_like_data_is_not_shown() -> None:
     with pytest.raises(InputError, match="its first line looks like data") as caught:
         find("someone@example.com,/a,2026")
     assert "someone" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["192.0.2.1", "someone@example.com", "2001:db8::1"])
+def test_keys_that_look_like_data_are_not_shown(key: str) -> None:
+    with pytest.raises(InputError, match="no column 'user_id'|an object 'user_id'") as caught:
+        find(f"user_id.{key},user_id.id,url,ts")
+    assert key not in str(caught.value)
