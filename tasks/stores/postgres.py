@@ -85,8 +85,7 @@ class PostgresStore(Store):
         with self.connection, self.connection.cursor() as cursor:
             if share > REBUILT_SHARE:
                 cursor.execute(f"drop index if exists {table}_hnsw")
-            if kind == "items":  # tables of earlier versions have a primary key
-                cursor.execute(f"alter table {table} drop constraint if exists {table}_pkey")
+            if kind == "items":
                 cursor.execute(f"create index if not exists {table}_{key} on {table} using hash ({key})")
             cursor.execute(
                 f"delete from {table} using unnest(%s::text[]) as gone (id) where {key} = gone.id", (removed,)
