@@ -36,7 +36,8 @@ def parse_fields(data: bytes, first_line: int, log: LogFile) -> pa.Table:
     shape = log.shape
     if shape.is_w3c:
         data = _blank_comments(data, first_line, log)
-    data = data.replace(shape.delimiter.encode(), shape.character.encode()) if len(shape.delimiter) > 1 else data
+    if len(shape.delimiter) > 1:
+        data = data.replace(shape.delimiter.encode(), shape.character.encode())
     has_stray_return = b"\r" in data and data.count(b"\r") != data.count(b"\r\n")
     if not shape.has_blanks and not has_stray_return and b"\0" not in data and is_utf8(data):
         fields, invalid = _read_by_arrow(data, log)

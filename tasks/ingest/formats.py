@@ -22,9 +22,9 @@ import pyarrow.parquet as pq
 from surf2vec.tasks.config import IngestConfig, Layout, pattern_groups
 from surf2vec.tasks.ingest.columns import ROLES, Values, choose_columns
 from surf2vec.tasks.ingest.containers import STREAM_ERRORS, check_text, explain_stream, find_container, open_stream
-from surf2vec.tasks.ingest.layouts import find_by_lines, list_layouts
+from surf2vec.tasks.ingest.layouts import REQUIRED, find_by_lines, list_layouts
 from surf2vec.tasks.ingest.nested import find, list_fields, make_example
-from surf2vec.tasks.ingest.shapes import FIELDS_LINE, Shape, find_shape
+from surf2vec.tasks.ingest.shapes import FIELDS_LINE, Shape, count_wanted, find_shape
 from surf2vec.tasks.ingest.sources import expand, is_query, is_remote
 from surf2vec.tasks.ingest.sql_logs import check_query
 from surf2vec.trainer.errors import InputError
@@ -164,11 +164,12 @@ def recognise(path: Path, config: IngestConfig) -> LogFile:
         return _with_pattern(log, config.access_pattern, _NO_LAYOUT)
     if expected == "jsonl" or (not expected and lines and lines[0].lstrip().startswith(("{", "[{"))):
         return _choose_fields(replace(log, format="jsonl"), (), _json_objects(path, lines), config)
-    if not any(line.startswith(FIELDS_LINE) for line in head) and (found := _recognise_lines(log, lines, config)):
+    shape, header, rows = find_shape(head, log.format == "tsv", config)
+    is_header = count_wanted(header, config) == len(REQUIRED) or any(line.startswith(FIELDS_LINE) for line in head)
+    if not is_header and (found := _recognise_lines(log, lines, config)):
         return found
     if not head[0].strip():
         raise InputError(f"the first line of {path} is blank: it must name the columns")
-    shape, header, rows = find_shape(head, log.format == "tsv", config)
     format = "w3c" if shape.is_w3c else "tsv" if shape.delimiter == "\t" else "csv"
     places = {name: place for place, name in enumerate(header)}
     chosen = choose_columns(

@@ -5,6 +5,7 @@ A log has a layout if exactly one fits its fields, or if one fits most of its fi
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -79,11 +80,11 @@ def find_by_fields(header: Iterable[str], layouts: Mapping[str, Layout]) -> Layo
 
 def find_by_lines(lines: Sequence[str], layouts: Mapping[str, Layout]) -> tuple[Layout | None, int]:
     """Return the layout that fits most of these lines, and how many: a line has the first that fits it."""
-    left, best, most = pl.Series(lines, dtype=pl.String), None, 0
-    for layout in layouts.values():
-        if layout.lines and len(left):
-            fits = left.str.contains(layout.lines)
-            if (number := int(fits.sum())) > most:
-                best, most = layout, number
-            left = left.filter(~fits)
-    return best, most
+    known = [layout for layout in layouts.values() if layout.lines]
+    fits = (pl.when(pl.col("line").str.contains(layout.lines)).then(at) for at, layout in enumerate(known))
+    frame = pl.DataFrame({"line": lines}, schema={"line": pl.String})
+    counts = Counter(frame.select(pl.coalesce(pl.lit(None), *fits)).to_series().drop_nulls())
+    if not counts:
+        return None, 0
+    best = max(range(len(known)), key=counts.__getitem__)
+    return known[best], counts[best]

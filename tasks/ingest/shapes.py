@@ -1,8 +1,8 @@
 """Finds the shape of a delimited log: its delimiter, the lines before its data, and whether it has a header."""
 
 import csv
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.ingest.layouts import REQUIRED, find_by_fields, list_layouts
@@ -36,13 +36,12 @@ class Shape:
         return self.delimiter if len(self.delimiter) == 1 else UNIT_SEPARATOR
 
 
-def split_lines(lines: Sequence[str], delimiter: str, has_blanks: bool) -> Iterator[list[str]]:
-    """Yield the fields of lines, without the blanks that follow a delimiter if `has_blanks`."""
-    if len(delimiter) > 1:
-        lines, delimiter = [line.replace(delimiter, UNIT_SEPARATOR) for line in lines], UNIT_SEPARATOR
+def split_lines(lines: Iterable[str], shape: Shape) -> Iterator[list[str]]:
+    """Yield the fields of lines, without the blanks that follow a delimiter if the shape has them."""
     for line in lines:
+        text = line.replace(shape.delimiter, shape.character)
         try:
-            yield from csv.reader([line], delimiter=delimiter, skipinitialspace=has_blanks)
+            yield from csv.reader([text], delimiter=shape.character, skipinitialspace=shape.has_blanks)
         except csv.Error:
             yield []
 
@@ -65,30 +64,25 @@ def find_shape(
     if head[start][:4].casefold() == "sep=" and head[start][4:]:
         delimiters, start = [head[start][4:]], start + 1
     first = head[start] if start < len(head) else ""
-    layouts = list_layouts(config)
-
-    def count_found(header: Sequence[str]) -> int:
-        names = {name.casefold() for name in header}
-        found = sum(any(name.casefold() in names for name in getattr(config.columns, role)) for role in REQUIRED)
-        return len(REQUIRED) if find_by_fields(header, layouts) else found
-
-    headers = {one: _read_header(first, one) for one in delimiters}
-    delimiter = max(headers, key=lambda one: (count_found(headers[one]), len(headers[one])))
-    header, has_blanks = headers[delimiter], f"{delimiter} " in first
-    shape = Shape(delimiter, start + 1, has_blanks)
+    shapes = [Shape(one, start + 1, has_blanks=f"{one} " in first) for one in delimiters]
+    headers = {shape: tuple(name.strip() for name in next(split_lines([first], shape), [])) for shape in shapes}
+    shape = max(shapes, key=lambda one: (count_wanted(headers[one], config), len(headers[one])))
+    header = headers[shape]
     if any(name.isdecimal() and name not in header for role in REQUIRED for name in getattr(config.columns, role)):
-        shape, header = Shape(delimiter, start, has_blanks), tuple(str(at + 1) for at in range(len(header)))
+        shape, header = replace(shape, skipped_lines=start), tuple(str(at + 1) for at in range(len(header)))
     rows = _read_rows(head, shape)
     if rows and all(len(row) == len(header) + 1 for row in rows) and header:
         header = ("", *header)
     return shape, header, rows
 
 
-def _read_header(line: str, delimiter: str) -> tuple[str, ...]:
-    names = next(split_lines([line], delimiter, f"{delimiter} " in line), [])
-    return tuple(name.strip() for name in names)
+def count_wanted(header: Sequence[str], config: IngestConfig) -> int:
+    """Return how many of user, url and time are among these names: by the settings, or all if a layout fits them."""
+    names = {name.casefold() for name in header}
+    found = sum(any(name.casefold() in names for name in getattr(config.columns, role)) for role in REQUIRED)
+    return len(REQUIRED) if found < len(REQUIRED) and find_by_fields(header, list_layouts(config)) else found
 
 
 def _read_rows(head: Sequence[str], shape: Shape) -> list[list[str]]:
     lines = [line for line in head[shape.skipped_lines :] if line.strip()]
-    return list(split_lines(lines, shape.delimiter, shape.has_blanks))
+    return list(split_lines(lines, shape))
