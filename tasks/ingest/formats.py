@@ -7,7 +7,6 @@ be read raises InputError here, before anything is written.
 import json
 import re
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,15 +24,11 @@ from surf2vec.tasks.ingest.containers import STREAM_ERRORS, check_text, explain_
 from surf2vec.tasks.ingest.layouts import REQUIRED, find_by_lines, list_layouts
 from surf2vec.tasks.ingest.nested import find, list_fields, make_example
 from surf2vec.tasks.ingest.shapes import FIELDS_LINE, Shape, count_wanted, find_shape
-from surf2vec.tasks.ingest.sources import expand, is_query, is_remote
-from surf2vec.tasks.ingest.sql_logs import check_query
 from surf2vec.trainer.errors import InputError
 
 HEAD_BYTES = 65_536
 HEAD_LINES = 100
 ACCESS_LINE = re.compile(r'.*\[[^\]]+\] "[^"]*" \d{3}(?: |$)')  # anything may precede the time
-_FILES_AT_ONCE = 8
-_FAULTS_SHOWN = 5
 _EXTENSIONS = {
     ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
     ".parquet": "parquet", ".pq": "parquet",
@@ -107,30 +102,6 @@ class LogFile:
 
     def describe(self) -> str:
         return self.format if self.compression == "none" else f"{self.format} {self.compression}"
-
-
-def check_shapes(patterns: Sequence[str], config: IngestConfig) -> None:
-    """Raise one InputError for all unreadable local files of the globs, and for globs without files. Remote logs are checked
-    when they are fetched.
-    """
-
-    def find_fault(path: str) -> str | None:
-        try:
-            check_query(path, config) if is_query(path) else recognise(Path(path), config)
-        except EmptyLogError:  # ingest decides whether to leave it out until it has lines
-            return None
-        except InputError as error:
-            return str(error)
-        except OSError as error:
-            return f"cannot read {path}: {error.strerror}"
-        return None
-
-    paths = dict.fromkeys(path for pattern in patterns if not is_remote(pattern) for path in expand(pattern))
-    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-        faults = [fault for fault in pool.map(find_fault, paths) if fault]
-    if faults:
-        more = [f"and {len(faults) - _FAULTS_SHOWN:,} more files"] if len(faults) > _FAULTS_SHOWN else []
-        raise InputError("\n".join([*faults[:_FAULTS_SHOWN], *more]))
 
 
 def recognise(path: Path, config: IngestConfig) -> LogFile:

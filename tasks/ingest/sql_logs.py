@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from surf2vec.sql.runner import connect
 from surf2vec.tasks.config import ColumnsConfig, IngestConfig
+from surf2vec.tasks.ingest.formats import EmptyLogError
 from surf2vec.tasks.ingest.sources import SourceFile
 from surf2vec.trainer.errors import ConfigError, InputError, ResourceError
 
@@ -36,6 +37,12 @@ _TABLE_FUNCTIONS = (
 )
 _REFUSED = {"getenv", "write_log", "current_setting"}
 _SYSTEM_VIEWS = r"(duckdb|pragma|pg)_\w+"  # have the settings, and what ingest.attach attaches
+_HIDDEN = (
+    r"\b(duckdb|pragma|pg)_\w+|\b(query|query_table|current_setting|getenv|write_log|which_secret|json_execute_\w+)"
+    r'(?="?\()'
+)
+_VIEWS = """select view_name, sql from duckdb_views() where not internal and database_name = $name
+union all select function_name, macro_definition from duckdb_functions() where not internal and database_name = $name"""
 _ID_TYPES = r"VARCHAR|U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DECIMAL.*|FLOAT|DOUBLE|UUID|ENUM.*"
 _TIME_TYPES = r"VARCHAR|TIMESTAMP.*|DATE|U?(TINY|SMALL|BIG)?INT(EGER)?|DECIMAL.*|FLOAT|DOUBLE"
 _AS_THEY_ARE = ("FLOAT", "DOUBLE")  # whole ones become integers later
@@ -72,12 +79,18 @@ def run_query(
     """
     statement, result = _read_statement(path), _result_path(path, folder)
     result.parent.mkdir(parents=True, exist_ok=True)
+    first, last = (day.isoformat() for day in days)
     with _open(path, config, result.parent, memory_bytes, threads) as con:
         fields = _inspect(con, path, statement, config.timezone)
-        sql = f"copy (select {', '.join(fields)} from (\n{statement.text}\n)) to {_quote(result)} (format parquet)"
-        params = {"since": days[0], "until": days[1]} if statement.days else {}
+        way_out = (
+            f"its days are {first} to {last} in UTC, which --since and --until can change" if statement.days else ""
+        )
+        sql = (
+            f"copy (select {', '.join(fields)} from (\n{statement.text}\n) {'order by day' if statement.days else ''}) "
+            f"to {_quote(result)} (format parquet, kv_metadata {{way_out: {_quote(way_out)}}})"
+        )
         with _explain(path):
-            con.execute(sql, {name: day for name, day in params.items() if name in statement.days | {"until"}})
+            con.execute(sql, {name: days[name == "until"] for name in statement.days})
         rows = _digest_rows(con, result, bool(statement.days), "ts" in fields)
     before = {name for name in known if name.startswith(f"{path} day ")}
     found = {f"{path} day {row['day']}" if row["day"] else path: row for row in rows}
@@ -86,7 +99,6 @@ def run_query(
             f"{path} was read {'with' if before else 'without'} $since and $until before, so its rows would count twice: use "
             "them as before, or begin a new --root"
         )
-    first, last = (day.isoformat() for day in days)
     if outside := sum(row["num_rows"] for row in rows if row["day"] and not first <= row["day"] <= last):
         raise InputError(
             f"{path} returns {outside:,} rows that are not of {first} to {last} in UTC: compare its times with both $since and "
@@ -117,11 +129,16 @@ def query_path(name: str) -> str:
 def extract_source(name: str, folder: Path, target: Path) -> None:
     """Write the rows of a source to a Parquet file of its own, in their order."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    day = name.rpartition(" day ")[2] if not name.endswith(".sql") else None
-    only = f"where day = {_quote(day)}" if day else ""
-    columns = "* exclude (day)" if day else "*"
-    with duckdb.connect() as con:
-        rows = f"select {columns} from read_parquet({_quote(_result_path(name, folder))}) {only}"
+    result = _result_path(name, folder)
+    about = pq.read_metadata(result)
+    if not about.num_rows:
+        raise EmptyLogError(
+            f"{name} returns no rows: {about.metadata[b'way_out'].decode() or 'leave it out of --logs'}"
+        )
+    rows = f"from read_parquet({_quote(result)})"
+    if day := name.partition(".sql day ")[2]:
+        rows = f"select * exclude (day) from {_with_days(result)} where day = {_quote(day)}"
+    with connect(CHECK_BYTES, target.parent / "spill", CHECK_THREADS) as con:
         con.execute(f"copy ({rows}) to {_quote(target)} (format parquet)")
 
 
@@ -196,17 +213,24 @@ def _inspect(con: duckdb.DuckDBPyConnection, path: str, statement: Statement, ti
             f"{path} uses $since or $until and returns ts as {kind}: return a time, for instance {way} as ts"
         )
     zoned = "ts" if kind.endswith("ZONE") else f"timezone({_quote(timezone)}, ts::timestamp)"
-    return [*fields, f"coalesce(timezone('UTC', {zoned})::date, $until) as day"]
+    return [*fields, f"timezone('UTC', {zoned})::date as day"]
 
 
 def _digest_rows(con: duckdb.DuckDBPyConnection, result: Path, has_days: bool, has_times: bool) -> list[dict[str, Any]]:
     """Return the number of rows and the sums of their hashes, by day if they have it."""
     day = "day::varchar" if has_days else "null"
-    rows = f"from read_parquet({_quote(result)}, file_row_number = {not has_times}) as row"
+    file = f"read_parquet({_quote(result)}, file_row_number = {not has_times})"
+    rows = f"from {_with_days(result) if has_days else file} as row"
     sums = "sum(md5_number_lower(text))::varchar as low, sum(md5_number_upper(text))::varchar as high"
     texts = f"select {day} as day, to_json(row)::varchar as text {rows}"
     found = con.sql(f"select day, count(*) as num_rows, {sums} from ({texts}) group by day order by day")
     return found.to_arrow_table().to_pylist()
+
+
+def _with_days(result: Path) -> str:
+    """Return the rows of a result as SQL. Those without a time are of its newest day, as if they were the last lines of a log."""
+    file = f"read_parquet({_quote(result)})"
+    return f"(select * replace (coalesce(day, (select max(day) from {file}), date '0001-01-01') as day) from {file})"
 
 
 @contextmanager
@@ -232,7 +256,11 @@ def _open(
 
 
 def _attach(con: duckdb.DuckDBPyConnection, name: str, variable: str) -> None:
-    """Attach a database, read-only. No error has the value of the variable, which may have a password."""
+    """Attach a database, read-only. No error has the value of the variable, which may have a password.
+
+    Its views and macros are selects, which cannot write, attach or install, and read files only where a query may. But they
+    could show what `_inspect` refuses to a query, among it that value.
+    """
     if not (value := os.environ.get(variable)):
         raise ConfigError(
             f"ingest.attach names the environment variable {variable}, which is not set: set it to the database"
@@ -242,6 +270,11 @@ def _attach(con: duckdb.DuckDBPyConnection, name: str, variable: str) -> None:
     except duckdb.Error as error:
         reason = _find_extension(error) or f"{type(error).__name__}; check the variable and the database"
         raise ResourceError(f"the database {name!r}, which {variable} names, cannot be attached: {reason}") from None
+    for view, text in con.execute(_VIEWS, {"name": name}).fetchall():
+        if found := re.search(_HIDDEN, text or ""):
+            raise InputError(
+                f"{view} of the database {name!r} calls or reads {found[0]}, which a query of logs may not: drop it there"
+            )
 
 
 def _find_extension(error: duckdb.Error) -> str:

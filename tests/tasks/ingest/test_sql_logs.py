@@ -11,7 +11,7 @@ import pytest
 from surf2vec.infra import CODE
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.ingest import sql_logs
-from surf2vec.tasks.ingest.formats import check_shapes
+from surf2vec.tasks.ingest.check_logs import check_shapes
 from surf2vec.tasks.ingest.sql_logs import FOLDERS_ENV, choose_days
 from surf2vec.trainer.errors import ConfigError, InputError, ResourceError
 from surf2vec.trainer.system.files import read_json
@@ -89,6 +89,30 @@ def test_without_a_time_the_order_of_the_rows_counts(place: Path) -> None:
     assert read(place, text) == [1, 0, 0, 20, 20]
     write_day_rows(place, {4: "d", 3: "c", 2: "b", 1: "a"})
     assert read(place, text) == [0, 1, 0, 20, 20]
+
+
+def test_a_window_without_rows_is_named(place: Path) -> None:
+    message = (
+        r"shop\.sql returns no rows: its days are 2020-12-01 to 2020-12-04 in UTC, which --since and --until can change"
+    )
+    with pytest.raises(InputError, match=message):
+        take_in(place / "root", write_query(place, WINDOW), days=(date(2020, 12, 1), date(2020, 12, 4)))
+    told = take_in(place / "root", place / "shop.sql", place / "e.csv", days=(date(2020, 12, 1), date(2020, 12, 4)))
+    assert told["lines"] == 20
+    (place / "other.sql").write_text("select user_id, url, ts from 'e.csv' where user_id = 'u9'")
+    with pytest.raises(InputError, match=r"other\.sql returns no rows: leave it out"):
+        take_in(place / "other", place / "other.sql")
+
+
+@pytest.mark.parametrize("last", [4, 6])
+def test_rows_without_a_time_count_as_those_of_the_newest_day(place: Path, last: int) -> None:
+    text = (
+        "select user_id, url, nullif(ts, timestamptz '2020-11-01 09:00:00+00') as ts from 'e.csv' where $since < $until"
+    )
+    assert read(place, text, 1, last, max_reject_ratio=0.1) == [4, 0, 0, 20, 19]
+    assert read_rejects(place / "root") == [("shop.sql day 2020-11-04", 6, "time not readable")]
+    with pytest.raises(InputError, match=r"20 rows that are not of 2020-11-01 to 2020-11-04"):
+        read(place, "select user_id, url, null::date as ts from 'e.csv' where $since < $until")
 
 
 def test_rows_are_events_rejects_or_left_out(place: Path) -> None:
@@ -172,6 +196,34 @@ def test_attached_databases_are_read_only_and_their_names_are_secret(
     ) as caught:
         read(place, text, attach=attach)
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "view orders as select path as user_id, '/' as url from duckdb_databases()",
+        "view orders as from query('select path as user_id, 1 as url from duckdb_databases()')",
+        "view orders as select database_name as user_id, '/' as url from duckdb_databases",
+        "macro orders() as table select path as user_id, '/' as url from duckdb_databases()",
+    ],
+)
+def test_views_and_macros_of_attached_databases_show_no_settings(
+    place: Path, monkeypatch: pytest.MonkeyPatch, made: str
+) -> None:
+    with duckdb.connect(str(place / "shop.duckdb")) as con:
+        con.execute(f"create {made}")
+    monkeypatch.setenv("SHOP_DATABASE", str(place / "shop.duckdb"))
+    with pytest.raises(
+        InputError, match=r"orders of the database 'shop' calls or reads \w+, which a query of logs may not"
+    ):
+        read(place, "select user_id, url from shop.orders", attach="shop=SHOP_DATABASE")
+
+
+def test_views_of_attached_databases_are_read(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with duckdb.connect(str(place / "shop.duckdb")) as con:
+        con.execute(f"create view orders as select user_id, url, max(ts) as ts from '{place}/e.csv' group by all")
+    monkeypatch.setenv("SHOP_DATABASE", str(place / "shop.duckdb"))
+    assert read(place, "select user_id, url, ts from shop.orders", attach="shop=SHOP_DATABASE") == [1, 0, 0, 20, 20]
 
 
 def test_folders_confine_queries(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
