@@ -15,7 +15,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -31,17 +30,6 @@ def _check_size(value: str) -> str:
     except ConfigError as error:
         raise ValueError(str(error)) from None
     return value
-
-
-def pattern_groups(pattern: str) -> list[str]:
-    """Return the names of a regular expression's groups. Raises ValueError with the reason when it is invalid."""
-    import polars as pl  # a slow import, needed only when a pattern is set
-
-    try:
-        return pl.Series([""]).str.extract_groups(pattern).struct.unnest().columns
-    except pl.exceptions.ComputeError as error:
-        reason = str(error).strip().splitlines()[-1].removeprefix("error: ")
-        raise ValueError(f"not a usable regular expression: {reason}") from None
 
 
 TIME_UNITS = {name: f"{name} since 1970-01-01" for name in ("seconds", "milliseconds", "microseconds", "nanoseconds")}
@@ -98,6 +86,9 @@ class ColumnsConfig(Section):
     view: ClassVar[tuple[str, ...]] = ()  # only layouts have it: tells page views from other events
 
 
+_GROUPS = ("user", "url", "time", "host", "method", "status", "agent", "view")
+
+
 class Layout(Section):
     """How a system writes its logs: tasks/ingest/layouts.toml describes the entries."""
 
@@ -120,15 +111,24 @@ class Layout(Section):
     time_format: Names = ()
     sample: str = ""
 
+    @property
+    def groups(self) -> list[str]:
+        """The names of the groups in lines. Raises ValueError with the reason when it is no usable regular expression."""
+        import polars as pl  # a slow import, needed only for layouts
+
+        try:
+            return pl.Series([""]).str.extract_groups(self.lines).struct.unnest().columns
+        except pl.exceptions.ComputeError as error:
+            reason = str(error).strip().splitlines()[-1].removeprefix("error: ")
+            raise ValueError(f"not a usable regular expression: {reason}") from None
+
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        groups = pattern_groups(self.lines) if self.lines else []
-        if missing := [
-            one for one in ("user", "url", "time") if not (one in groups if self.lines else getattr(self, one))
-        ]:
-            raise ValueError(
-                f"{missing[0]} is missing: a layout names user, url and time, or has them as groups in lines"
-            )
+        groups = self.groups if self.lines else [role for role in ("user", "url") if getattr(self, role)]
+        if missing := {"user", "url"} - {*groups}:
+            raise ValueError(f"{min(missing)} is missing: a layout names user and url, or has them as groups in lines")
+        if unknown := [name for name in groups if name not in _GROUPS and not name.isdigit()]:
+            raise ValueError(f"group {unknown[0]!r} in lines is unknown: there are {', '.join(_GROUPS)}")
         return self
 
 
@@ -141,9 +141,6 @@ class IngestConfig(Section):
     """How the logs are laid out, by the name of a layout that `surf2vec layouts` lists. By default the one that fits."""
     layouts: dict[str, Layout] = Field({}, title="Layouts")
     """Layouts of your own, by name, with the entries of tasks/ingest/layouts.toml."""
-    access_pattern: str | None = Field(None, title="Access pattern")
-    """Regular expression for lines of logs in a format of their own, with groups (?P<user>...), (?P<url>...), (?P<time>...) and
-    perhaps host, method, status, agent. By default Common, Combined, and both with the site in front."""
     time_format: Names = Field((), title="Time format")
     """How times are written as text, as of strptime: %d.%m.%Y %H:%M; several are tried in order. Default: ISO 8601, numbers."""
     time_unit: str | None = Field(None, title="Time unit")
@@ -183,21 +180,6 @@ class IngestConfig(Section):
     def prefix_depth(self) -> int:
         """Number of path parts that a prefix item keeps."""
         return int(self.granularity.partition(":")[2] or 1)
-
-    @field_validator("access_pattern")
-    @classmethod
-    def _usable_pattern(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is None:
-            return value
-        groups = [name for name in pattern_groups(value) if not name.isdigit()]
-        unknown = [name for name in groups if name not in ("user", "url", "time", "host", "method", "status", "agent")]
-        has_time = "columns" not in info.data or info.data["columns"].time
-        missing = [name for name in ("user", "url", *(("time",) if has_time else ())) if name not in groups]
-        if unknown or missing:
-            problem = f"group {unknown[0]!r} is unknown" if unknown else f"group (?P<{missing[0]}>...) is missing"
-            without_time = "; without times, --set 'ingest.columns.time=[]'" if missing == ["time"] else ""
-            raise ValueError(f"{problem}: there are user, url, time, host, method, status and agent{without_time}")
-        return value
 
     @field_validator("time_format")
     @classmethod

@@ -39,7 +39,7 @@ OTHERS = {
     "Only the process of the run": "infra/test_stack.py::test_a_night_that_was_killed_goes_on_even_while_mlflow_is_away",
     "Worker and run together": "infra/test_stack.py::test_runs_that_died_or_did_not_start_are_told_and_none_is_lost",
     "* MLflow or S3": "infra/test_stack.py::test_a_night_outlasts_s3",
-    "`ingest.access_pattern`": "tasks/ingest/test_access_lines.py::test_a_pattern_of_ones_own",
+    "`ingest.layouts`": "tasks/ingest/test_access_lines.py::test_a_pattern_of_ones_own",
     "pass the log to `run` again": "tasks/test_damage.py::test_giving_the_log_again_repairs_altered_events",
     "`surf2vec repartition`": "tasks/upkeep/test_repartition.py::test_a_budget_too_small_for_one_micro_partition_fits_more",
     "Disk: `surf2vec gc`": "tasks/upkeep/test_gc.py::test_what_a_full_disk_refused_has_room_after_gc",

@@ -1,4 +1,4 @@
-"""Splits lines into fields by a regular expression with named groups: `ingest.access_pattern`, or that of a layout.
+"""Splits lines into fields by the regular expression of a layout.
 
 Inside quotes servers write \\" and \\\\, which do not end a field.
 """

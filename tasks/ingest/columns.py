@@ -46,6 +46,7 @@ def choose_columns(path: Path, header: Sequence[str], config: IngestConfig, valu
     for role in (_REQUEST if is_plain else ROLES) if layout else ():
         if not is_named[role]:
             columns[role] = _find(path, header, getattr(layout, role))
+            wanted[role] = getattr(layout, role) if role in REQUIRED else ()
     for role in ("method", "status", "agent"):
         if not columns[role] and not is_named[role]:
             columns[role] = next((name for name in usual_names(role) if name in header), None)

@@ -14,14 +14,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from surf2vec.tasks.config import IngestConfig, Layout, pattern_groups
+from surf2vec.tasks.config import IngestConfig, Layout
 from surf2vec.tasks.ingest.columns import ROLES, Values, choose_columns
 from surf2vec.tasks.ingest.containers import STREAM_ERRORS, check_text, explain_stream, find_container, open_stream
-from surf2vec.tasks.ingest.layouts import REQUIRED, find_by_lines, list_layouts
+from surf2vec.tasks.ingest.layouts import REQUIRED, describe_fields, find_by_lines, list_layouts
 from surf2vec.tasks.ingest.nested import find, list_fields, make_example
 from surf2vec.tasks.ingest.shapes import FIELDS_LINE, Shape, count_wanted, find_shape
 from surf2vec.trainer.errors import InputError
@@ -45,12 +44,11 @@ class EmptyLogError(InputError):
 class LogFile:
     """A log that can be read.
 
-    format       csv, tsv, w3c, jsonl, parquet; access and pattern: lines that a regular expression splits
+    format       csv, tsv, w3c, jsonl, parquet; access and pattern: lines that the regular expression of the layout splits
     compression  none, gzip, zstd, bz2, xz or zip (of the file, not inside Parquet)
     header       names of the columns in the file; for nested records those of the values in the first ones
     columns      role (one of ROLES) → name of its column or group, or None
     shape        of a delimited log
-    pattern      the regular expression of lines; empty for formats without one
     layout       of a known system: the values of its column "view" in records of page views (others are left out), the
                  separator of several pages in one field, and how times are written
     is_nested    whether records are read by tasks/ingest/records.py, as names are dotted
@@ -63,7 +61,6 @@ class LogFile:
     header: tuple[str, ...] = ()
     columns: dict[str, str | None] = field(default_factory=dict)
     shape: Shape = _SHAPE
-    pattern: str = ""
     layout: Layout = _NO_LAYOUT
     is_nested: bool = False
     has_lists: bool = False
@@ -73,6 +70,11 @@ class LogFile:
         """The column index of each role in a delimited log."""
         names = [self.columns[role] for role in ROLES]
         return [None if name is None else self.header.index(name) for name in names]
+
+    @property
+    def pattern(self) -> str:
+        """The regular expression of lines; empty for formats without one."""
+        return self.layout.lines
 
     @property
     def is_access_log(self) -> bool:
@@ -87,18 +89,13 @@ class LogFile:
     @property
     def fields(self) -> str:
         """A description for people: its layout, which field is the user, the page and the time, and whether robots are known."""
-        if self.layout.lines or self.pattern:
-            named = self.layout.fields or "fields: groups of ingest.access_pattern"
-        else:
-            words = {"user": "user", "page": "url"} | ({"time": "time"} if self.layout.title else {})
-            sign = " " if self.layout.title else ": "
-            named = ", ".join(f"{word}{sign}{self.columns[role]}" for word, role in words.items() if self.columns[role])
+        title = f"{self.layout.title}: " if self.layout.title else ""
         robots = ""
-        if self.is_access_log and not self.columns["agent"]:
+        if self.columns["agent"]:
+            robots = f"; robots by {'the user agent' if self.pattern else self.columns['agent']}"
+        elif self.is_access_log:
             robots = "; robots cannot be recognised, as no field has the user agent (ingest.columns.agent names one)"
-        elif self.layout.title and self.columns["agent"]:
-            robots = "; robots by " + ("the user agent" if self.pattern else self.columns["agent"])
-        return f"{self.layout.title}: {named}{robots}" if self.layout.title else named + robots
+        return f"{title}{describe_fields(self.layout, self.columns)}{robots}"
 
     def describe(self) -> str:
         return self.format if self.compression == "none" else f"{self.format} {self.compression}"
@@ -126,13 +123,6 @@ def recognise(path: Path, config: IngestConfig) -> LogFile:
     head, is_all = _read_head(path, compression)
     lines = [line for line in head if line.strip()]
     log = LogFile(path, expected or "", compression)
-    if not expected and config.access_pattern:
-        if not pl.Series(lines[:HEAD_LINES], dtype=pl.String).str.contains(config.access_pattern).any():
-            raise InputError(
-                f"ingest.access_pattern fits none of the first {len(lines[:HEAD_LINES]):,} lines of {path}: fix the pattern, "
-                "or leave the file out of --logs (names that end in .csv, .tsv, .jsonl or .parquet are read as what they say)"
-            )
-        return _with_pattern(log, config.access_pattern, _NO_LAYOUT)
     if expected == "jsonl" or (not expected and lines and lines[0].lstrip().startswith(("{", "[{"))):
         return _choose_fields(replace(log, format="jsonl"), (), _json_objects(path, lines), config)
     shape, header, rows = find_shape(head, log.format == "tsv", config)
@@ -158,30 +148,23 @@ def _recognise_lines(log: LogFile, lines: Sequence[str], config: IngestConfig) -
     layouts, texts = list_layouts(config), lines[:HEAD_LINES]
     access = [line for line in texts if not log.format and ACCESS_LINE.match(line)]
     layout, number = find_by_lines(access or texts, layouts)
-    if layout and 2 * number > len(access or texts):
-        return _with_pattern(log, layout.lines, layout)
+    if layout and (config.layout or 2 * number > len(access or texts)):
+        groups = ["site" if name == "host" else name for name in layout.groups]
+        columns = {role: role if role in groups else None for role in ROLES}
+        format = "access" if "status" in groups else "pattern"
+        return replace(log, format=format, columns=columns, layout=layout, has_lists=bool(layout.separator))
     if config.layout and (access or layouts[config.layout].lines):
         raise InputError(
-            f"{log.path} does not have the layout {config.layout}, which fits {number:,} of its first {len(texts):,} lines: "
+            f"{log.path} does not have the layout {config.layout}, which fits none of its first {len(texts):,} lines: "
             "`surf2vec layouts` lists the others"
         )
     if access:
         raise InputError(
             f"{log.path} looks like an access log, but {len(access) - number:,} of its first {len(access):,} lines have no "
             "layout that is known, which `surf2vec layouts` lists: say which field is the user with --set "
-            "'ingest.access_pattern=...', a regular expression with the groups (?P<user>...), (?P<url>...) and (?P<time>...)"
+            "'ingest.layouts.own.lines=...', a regular expression with the groups (?P<user>...), (?P<url>...) and (?P<time>...)"
         )
     return None
-
-
-def _with_pattern(log: LogFile, pattern: str, layout: Layout) -> LogFile:
-    """Return a log whose lines have a pattern."""
-    groups = ["site" if name == "host" else name for name in pattern_groups(pattern)]
-    columns = {role: role if role in groups else None for role in ROLES}
-    format = "access" if layout.lines and "status" in groups else "pattern"
-    return replace(
-        log, format=format, columns=columns, pattern=pattern, layout=layout, has_lists=bool(layout.separator)
-    )
 
 
 def _read_head(path: Path, compression: str) -> tuple[list[str], bool]:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -20,14 +19,14 @@ REQUIRED = ("user", "url", "time")
 
 
 @cache
-def _read() -> dict[str, Any]:
-    """Return the content of layouts.toml, with the parts of regular expressions filled in."""
+def _read() -> tuple[dict[str, Layout], dict[str, list[str]]]:
+    """Return the layouts of layouts.toml, with the parts of regular expressions filled in, and the usual names."""
     content = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    parts = content.pop("parts")
+    parts, usual = content.pop("parts"), content.pop("usual")
     for entry in content.values():
         while part := re.search("<<([a-z]+)>>", entry.get("lines", "")):
             entry["lines"] = entry["lines"].replace(part[0], parts[part[1]])
-    return content
+    return {name: Layout.model_validate(entry) for name, entry in content.items()}, usual
 
 
 def list_layouts(config: IngestConfig) -> dict[str, Layout]:
@@ -35,7 +34,7 @@ def list_layouts(config: IngestConfig) -> dict[str, Layout]:
 
     Raises ConfigError if there is none of that name.
     """
-    known = _read_layouts() | config.layouts
+    known = config.layouts | _read()[0] | config.layouts  # one's own come first
     if not config.layout:
         return known
     if config.layout not in known:
@@ -43,26 +42,20 @@ def list_layouts(config: IngestConfig) -> dict[str, Layout]:
     return {config.layout: known[config.layout]}
 
 
-@cache
-def _read_layouts() -> dict[str, Layout]:
-    return {name: Layout.model_validate(entry) for name, entry in _read().items() if name != "usual"}
-
-
-def describe_fields(layout: Layout) -> str:
-    """Return which field is the user, the page and the time, for people."""
-    words = {"user": layout.user, "page": layout.url, "time": layout.time}
-    return layout.fields or ", ".join(f"{word}: {' or '.join(names)}" for word, names in words.items())
+def describe_fields(layout: Layout, columns: Mapping[str, str | None] | None = None) -> str:
+    """Return which field is the user, the page and the time, for people: of a log with these columns, or by all names."""
+    words = {"user": "user", "page": "url", "time": "time"}
+    named = {word: columns[role] if columns else " or ".join(getattr(layout, role)) for word, role in words.items()}
+    return layout.fields or ", ".join(f"{word} {name}" for word, name in named.items() if name)
 
 
 @cache
 def usual_names(role: str) -> tuple[str, ...]:
     """Return all names that a field with this role usually has, the likeliest first."""
-    content = _read()
-    names = [
-        content["usual"].get(role, ()),
-        *(entry.get(role, ()) for name, entry in content.items() if name != "usual"),
-    ]
-    return tuple(dict.fromkeys(name for one in names for name in ([one] if isinstance(one, str) else one)))
+    layouts, usual = _read()
+    return tuple(
+        dict.fromkeys([*usual.get(role, ()), *(name for one in layouts.values() for name in getattr(one, role))])
+    )
 
 
 def find_by_fields(header: Iterable[str], layouts: Mapping[str, Layout]) -> Layout | None:
@@ -73,7 +66,7 @@ def find_by_fields(header: Iterable[str], layouts: Mapping[str, Layout]) -> Layo
         for layout in layouts.values()
         if not layout.lines
         and names.issuperset(layout.needs)
-        and all(names.intersection(getattr(layout, role)) for role in REQUIRED)
+        and all(names.intersection(found) for role in REQUIRED if (found := getattr(layout, role)))
     ]
     return fitting[0] if len(fitting) == 1 else None
 

@@ -35,8 +35,12 @@ _NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 _TABLE_FUNCTIONS = (
     r"read_\w+|(parquet|iceberg|delta|sqlite|lance)_scan|range|generate_series|unnest|repeat|json_(each|tree)"
 )
-_REFUSED = {"getenv", "write_log", "current_setting"}
-_SYSTEM_VIEWS = r"(duckdb|pragma|pg)_\w+"  # have the settings, and what ingest.attach attaches
+_STATE, _CALLS = (
+    r"(duckdb|pragma|pg)_\w+",
+    r"query(_table)?|current_setting|getenv|write_log|which_secret|json_execute\w+",
+)
+"""What shows or runs more than a select of data: the settings, for instance, and what ingest.attach attaches."""
+_VIEWS = r"(duckdb|pragma|pg)_\w+"  # have the settings, and what ingest.attach attaches
 _HIDDEN = (
     r"\b(duckdb|pragma|pg)_\w+|\b(query|query_table|current_setting|getenv|write_log|which_secret|json_execute_\w+)"
     r'(?="?\()'
@@ -110,10 +114,11 @@ def run_query(
             f"good, begin a new --root ({len(gone):,} such days)"
         )
     total, size = sum(row["num_rows"] for row in rows), result.stat().st_size
-    found = found or {path: {"num_rows": 0}}
-    return [
-        _make_source(name, statement.text, row, size * row["num_rows"] // max(1, total)) for name, row in found.items()
-    ]
+    sources = []
+    for name, row in (found or {path: {"num_rows": 0}}).items():
+        digest = hashlib.sha256(json.dumps([statement.text, row]).encode()).hexdigest()
+        sources.append(SourceFile(name, digest, (size * row["num_rows"] // max(1, total), 0, int(digest[:12], 16))))
+    return sources
 
 
 def _result_path(name: str, folder: Path) -> Path:
@@ -149,12 +154,6 @@ def adapt(config: IngestConfig, path: Path) -> IngestConfig:
     return config.model_copy(update={"columns": columns, "layout": None})
 
 
-def _make_source(name: str, text: str, row: dict[str, Any], size: int) -> SourceFile:
-    """Return a source, which the text of the query and the sums of its rows identify."""
-    digest = hashlib.sha256(json.dumps([text, row]).encode()).hexdigest()
-    return SourceFile(name, digest, (size, 0, int(digest[:12], 16)))
-
-
 def _read_statement(path: str) -> Statement:
     """Return the only statement of a file. Raises InputError when it is not one select."""
     try:
@@ -186,11 +185,11 @@ def _inspect(con: duckdb.DuckDBPyConnection, path: str, statement: Statement, ti
             raise InputError(
                 f"{path} has {kind.partition('_')[0].lower()!r} in it: it must be one select, which only reads"
             )
-        if kind == "BASE_TABLE" and re.fullmatch(_SYSTEM_VIEWS, name):
-            raise InputError(f"{path} reads {name}, which a query of logs may not: it is a view of DuckDB's own state")
-        if name in _REFUSED or (kind == "TABLE_FUNCTION" and not re.fullmatch(_TABLE_FUNCTIONS, name)):
+        is_call = kind != "BASE_TABLE" and re.fullmatch(_CALLS, name)
+        is_other = kind == "TABLE_FUNCTION" and not re.fullmatch(_TABLE_FUNCTIONS, name)
+        if is_call or is_other or re.fullmatch(_STATE, name):
             raise InputError(
-                f"{path} calls {name}(), which a query of logs may not: it reads files by read_csv and the like"
+                f"{path} reads or calls {name}, which a query of logs may not: it reads files by read_csv and the like"
             )
     with _explain(path):
         empty = con.sql(f"select * from (\n{statement.text}\n) limit 0", params=dict.fromkeys(statement.days, date.max))
@@ -271,7 +270,7 @@ def _attach(con: duckdb.DuckDBPyConnection, name: str, variable: str) -> None:
         reason = _find_extension(error) or f"{type(error).__name__}; check the variable and the database"
         raise ResourceError(f"the database {name!r}, which {variable} names, cannot be attached: {reason}") from None
     for view, text in con.execute(_VIEWS, {"name": name}).fetchall():
-        if found := re.search(_HIDDEN, text or ""):
+        if found := re.search(rf'\b{_STATE}|\b({_CALLS})(?="?\()', text or ""):
             raise InputError(
                 f"{view} of the database {name!r} calls or reads {found[0]}, which a query of logs may not: drop it there"
             )

@@ -151,15 +151,10 @@ def _find_fault(
         units = []  # positions rarely repeat, days do
     settings = [f"--set 'ingest.time_format={found}'" for found in formats]
     settings += [f"--set 'ingest.time_unit={found}' ({_show(*_read(found, low, high))})" for found in units]
-    way_out = (
-        "write them again from the unit that they had"
-        if scale.kind == "timestamp"
-        else "say how with ingest.time_format"
-    )
-    if settings or is_number:
-        way_out = (
-            f"try {' or '.join(settings)}" if settings else "say what they count with ingest.time_unit (docs/logs.md)"
-        )
+    hints = {"timestamp": "write them again from the unit that they had", "calendar": "say how with ingest.time_format"}
+    way_out = hints.get(scale.kind, "say what they count with ingest.time_unit (docs/logs.md)")
+    if settings:
+        way_out = f"try {' or '.join(settings)}"
     confirm = f", or, if it is right, --set ingest.time_unit={scale.unit}"
     if scale.kind == "order":
         if profile["num_fractions"]:

@@ -162,7 +162,8 @@ def parse_value(key: str, text: str) -> Any:
         value = json.loads(text)
     except ValueError:
         return text
-    is_text = set(all_settings()[key].types) <= {"string", "null", "array"}
+    setting = all_settings().get(key)  # none is that of an entry in a table
+    is_text = not setting or set(setting.types) <= {"string", "null", "array"}
     return text if is_text and not isinstance(value, str | list | None) else value
 
 

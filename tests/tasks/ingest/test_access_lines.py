@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from surf2vec.tasks.config import ColumnsConfig, IngestConfig
+from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.ingest.access_lines import NO_ACCESS_LINE, split_fields
 from surf2vec.tasks.ingest.blocks import parse_text
 from surf2vec.tasks.ingest.delimited import FIELDS_SCHEMA
@@ -126,7 +126,7 @@ def test_layouts_are_recognised_by_the_first_lines(front: str, layout: str, tmp_
 def test_where_the_user_cannot_be_told_a_log_is_refused(tmp_path: Path, front: str) -> None:
     path = write_log(tmp_path / "a.log", *[f"{front} {REQUEST}"] * 3, header=None)
     with pytest.raises(
-        InputError, match=r"3 of its first 3 lines have no layout that is known.*ingest\.access_pattern"
+        InputError, match=r"3 of its first 3 lines have no layout that is known.*ingest\.layouts\.own\.lines"
     ):
         recognise(path, IngestConfig())
 
@@ -159,31 +159,36 @@ def test_a_pattern_of_ones_own(tmp_path: Path) -> None:
         "2020-07-01 10:00:02 sid=u2 GET /b",
         "x",
     ]
-    log = write_log(tmp_path / "a.log", *lines, header=None)
-    take_in(tmp_path / "root", log, access_pattern=OWN, max_reject_ratio=0.5)
+    log, layouts = write_log(tmp_path / "a.log", *lines, header=None), {"own": {"lines": OWN}}
+    take_in(tmp_path / "root", log, layouts=layouts, max_reject_ratio=0.5)
     assert read_events(tmp_path / "root", "user_id, url, ts::varchar") == [
         ("u1", "/a", "2020-07-01 10:00:00"),
         ("u2", "/b", "2020-07-01 10:00:02"),
     ]
-    assert read_rejects(tmp_path / "root") == [("a.log", 4, "does not fit ingest.access_pattern")]
-    with pytest.raises(InputError, match=re.escape(f"fits none of the first 1 lines of {tmp_path}/b.log")):
-        take_in(tmp_path / "root", write_log(tmp_path / "b.log", "2020 u1", header=None), access_pattern=OWN)
+    assert read_rejects(tmp_path / "root") == [("a.log", 4, "does not fit the layout")]
+    with pytest.raises(InputError, match=re.escape(f"{tmp_path}/b.log does not have the layout own, which fits none")):
+        take_in(tmp_path / "root", write_log(tmp_path / "b.log", "2020 u1", header=None), layouts=layouts, layout="own")
 
 
 @pytest.mark.parametrize(
     ("pattern", "reason"),
     [
         ("(?P<user>x", "unclosed group"),
-        ("(?P<user>x)", r"group \(\?P<url>\.\.\.\) is missing"),
-        ("(?P<user>x)(?P<url>y)", r"group \(\?P<time>\.\.\.\) is missing.*ingest\.columns\.time=\[\]"),
-        ("(?P<user>x)(?P<url>y)(?P<when>z)", "group 'when' is unknown"),
+        ("(?P<user>x)", "url is missing"),
+        ("(?P<user>x)(?P<url>y)(?P<when>z)", "group 'when' in lines is unknown"),
         ("(?P<user>x)(?=y)(?P<url>y)", "look-ahead.*is not supported"),
     ],
 )
 def test_a_bad_pattern_is_refused_with_the_reason(pattern: str, reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
-        IngestConfig(access_pattern=pattern)
+        IngestConfig(layouts={"own": {"lines": pattern}})
 
 
-def test_a_pattern_needs_no_time_where_the_order_counts() -> None:
-    IngestConfig(access_pattern="(?P<user>x)(?P<url>y)", columns=ColumnsConfig(time=()))
+@pytest.mark.parametrize(("text", "own"), [
+    ("u1 saw /a\nu2 saw /b\n", {"lines": r"^(?P<user>\w+) saw (?P<url>\S+)"}),
+    ("who,what\nu1,/a\nu2,/b\n", {"user": "who", "url": "what"}),
+])  # fmt: skip
+def test_a_layout_needs_no_time_where_the_order_counts(tmp_path: Path, text: str, own: dict[str, str]) -> None:
+    (tmp_path / "a.log").write_text(text)
+    record = take_in(tmp_path / "root", tmp_path / "a.log", layouts={"own": own})
+    assert (record["events"], record["times"]) == (2, {"order of the lines": 1})
