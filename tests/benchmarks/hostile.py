@@ -1,9 +1,10 @@
 """Hostile input: logs, URLs, releases and texts drawn by a seed (tests/hostile); what must hold, held.
 
-Written logs, of every format and compression: events, rejects and what is left out are those of a model in plain Python, line by
-line; of every fourth the corpus is that of the plain rules of cleaning. Changed logs: refused by a message, or lines = events +
-rejected + left out; never a traceback. URLs: the same item in whole columns, alone, after SQL's cut and of itself; the page that
-a browser opens (ada-url). Releases that lie, opened in Python and pulled: refused. A night of hostile ids and pages: inert.
+Written logs, of every format and compression, with W3C, GA4's nested JSON and queries: events, rejects and what is left out are
+those of a model in plain Python, line by line; of every fourth the corpus is that of the plain rules of cleaning. Changed logs,
+also of all layouts: refused by a message, or lines = events + rejected + left out; never a traceback. URLs: the same item in
+whole columns, alone, after SQL's cut and of itself; the page that a browser opens (ada-url). Releases that lie, opened in
+Python and pulled: refused. A night of hostile ids and pages: inert.
 
     python -m tests.benchmarks.hostile [--files 5000] [--urls 1000000] [--seed 1] [--only CASE] [--standard FILE]
 
@@ -88,4 +89,4 @@ def check_pages() -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark(measure_hostile, small={"files": 10, "urls": 1000}))
+    sys.exit(run_benchmark(measure_hostile, small={"files": 40, "urls": 1000}))

@@ -28,6 +28,8 @@ def test_a_program_ends_with_a_figure(name: str, data_dir: Path, tmp_path: Path)
     assert result["name"] == name
     assert result["cases"]
     assert all(math.isfinite(case["ratio"]) for case in result["cases"])
+    if name == "hostile":
+        assert {case["faults"] for case in result["cases"]} == {0}
 
 
 def test_all_programs_are_known() -> None:

@@ -1,8 +1,8 @@
 """Logs of every format, drawn by a seed.
 
 Written logs come from records, so that a plain model knows each line's event, or why it makes none; from the events follows the
-corpus, by the plain rules of `tests/data/cleaning_model.py`. Changed logs have bytes flipped, removed, repeated and put in
-between: they are refused by a message, or every line is an event, rejected or left out.
+corpus, by the plain rules of `tests/data/cleaning_model.py`. Changed logs, also the samples of all layouts, have bytes flipped,
+removed, repeated and put in between: they are refused by a message, or every line is an event, rejected or left out.
 """
 
 import re
@@ -17,6 +17,7 @@ from typing import Any
 from surf2vec.tasks.config import EvaluateConfig, IngestConfig
 from surf2vec.tasks.corpus.build import build_corpus
 from surf2vec.tasks.corpus.window import CorpusRequest
+from surf2vec.tasks.ingest.layouts import list_layouts
 from surf2vec.tasks.ingest.make_items import PLACEHOLDERS
 from surf2vec.tasks.ingest.staging import LEFT_OUT
 from surf2vec.tasks.ingest.visits import ASSET_PATTERN
@@ -37,6 +38,9 @@ JUNK = [
     b"PAR1", b"NaN", b"9" * 400,
     b"\\", b"\x1a", b"\xc3", b"=1+1", b"<script>",
 ]  # fmt: skip
+
+
+SAMPLES = [layout.sample.lstrip("\n").encode() for layout in list_layouts(IngestConfig()).values()]
 
 
 @dataclass
@@ -64,6 +68,7 @@ def model_log(log: Written, now: datetime) -> Model:
         if (
             reason := fault
             or (judge_request(record) if has_requests else None)
+            or ("not a page view" if log.format == "ga4" and record.method != "GET" else None)
             or ("URL too long" if size(url) > 8192 else None)
         ):
             model.reasons[line] = reason
@@ -131,7 +136,8 @@ def judge_request(record: Record) -> str | None:
 
 def read_time(ts: str | None, format: str, now: datetime) -> tuple[datetime | None, str | None]:
     try:
-        pattern = "%d/%b/%Y:%H:%M:%S %z" if format == "access" else "%Y-%m-%dT%H:%M:%SZ"
+        patterns = {"access": "%d/%b/%Y:%H:%M:%S %z", "w3c": "%Y-%m-%d %H:%M:%S"}
+        pattern = patterns.get(format, "%Y-%m-%dT%H:%M:%SZ")
         at = datetime.strptime(ts or "", pattern).replace(tzinfo=None)
     except ValueError:
         return None, "time not readable"
@@ -246,11 +252,14 @@ def change_bytes(draws: Random, data: bytes) -> bytes:
 def check_changed(folder: Path, seed: int, found: Found) -> None:
     """Change the bytes of a log and read it: refused by a message, or no line is lost."""
     draws = Random(seed)
-    log = write_log(draws, draws.choice(FORMATS))
-    name = (
-        log.name if draws.random() < 0.9 else draws.choice(["a.csv", "a.jsonl", "a.parquet", "a.log", "a.tsv.gz", "a"])
-    )
-    data = draws.randbytes(draws.randrange(3000)) if draws.random() < 0.03 else change_bytes(draws, log.data)
+    if draws.random() < 0.2:
+        name, data = "a", draws.choice(SAMPLES) * draws.randint(1, 9)
+    else:
+        log = write_log(draws, draws.choice(FORMATS))
+        name, data = log.name, log.data
+        if draws.random() < 0.1:
+            name = draws.choice(["a.csv", "a.jsonl", "a.parquet", "a.log", "a.sql", "a.tsv.gz", "a"])
+    data = draws.randbytes(draws.randrange(3000)) if draws.random() < 0.03 else change_bytes(draws, data)
     if draws.random() < 0.02:
         data = data.decode("utf-8", "replace").encode("utf-16")
     if draws.random() < 0.02:

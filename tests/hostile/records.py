@@ -9,7 +9,7 @@ import lzma
 import re
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from tests.hostile.urls import draw_url
 from tests.hostile.words import HASH, NOT_TIMES, PLAIN_PAGES, PLAIN_USERS, WORDS
 
-FORMATS = ("csv", "tsv", "jsonl", "parquet", "access")
+FORMATS = ("csv", "tsv", "jsonl", "parquet", "access", "w3c", "ga4", "sql")
 COLUMNS = ("user_id", "url", "ts", "method", "status", "user_agent")
 LAYOUTS = (  # what nginx and Caddy call these columns
     ("remote_addr", "request_uri", "time_iso8601", "request_method", "status", "http_user_agent"),
@@ -49,7 +49,9 @@ class Record:
 
 @dataclass(frozen=True)
 class Written:
-    """A written log. lines: the first line of each record; num_columns: 3, or 6 with method, status and agent."""
+    """A written log. lines: the first line of each record; num_columns: 3, or 6 with method, status and agent. In the format ga4
+    the method is the name of the event, GET that of a page view.
+    """
 
     format: str
     name: str
@@ -67,7 +69,7 @@ def draw_record(draws: Random, format: str) -> Record:
 
     def odd_user() -> Any:
         word = draws.choice([*WORDS, *WORDS, "", " ", LONG_USER, "x" * 1024, "two\nlines", "nul\0", None, 3.0, 2.5, 7])
-        return word if format == "jsonl" or not isinstance(word, float | int) else "7"
+        return word if format in ("jsonl", "ga4") or not isinstance(word, float | int) else "7"
 
     def odd_url() -> Any:
         words = [draws.choice(WORDS), LONG_URL, "", f"/doc/{HASH}", "/a.css", "/n\0", None]
@@ -83,24 +85,39 @@ def draw_record(draws: Random, format: str) -> Record:
         pick(lambda: "GET", lambda: draws.choice(["POST", "", "get", "-", "<b>"])),
         pick(lambda: "200", lambda: draws.choice(["404", "999", "", "304", "x"])), draws.choice(AGENTS),
     )  # fmt: skip
-    return fit_access(record, at) if format == "access" else fit_text(record, format)
+    if format in ("access", "w3c"):
+        return fit_access(record, at, format)
+    return fit_text(record, format)
 
 
 def fit_text(record: Record, format: str) -> Record:
     """A carriage return inside a field is a fault of its own, and an empty CSV field is no null."""
+    if format == "ga4":  # its times are numbers, and those of most records decide how all are read
+        return replace(record, ts=None if count_microseconds(record.ts) is None else record.ts)
     if format not in ("csv", "tsv"):
         return record
     values = ["" if value is None else str(value).replace("\r", "") for value in record.values]
     return Record(*values)
 
 
-def fit_access(record: Record, at: datetime) -> Record:
-    """What can stand in a line of an access log: no space in a user, no line end anywhere."""
+def count_microseconds(ts: str | None) -> int | None:
+    """Since 1970, or None of what is no time."""
+    try:
+        return (datetime.fromisoformat(ts or "") - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    except ValueError:
+        return None
+
+
+def fit_access(record: Record, at: datetime, format: str) -> Record:
+    """What can stand in a line of an access log: no space in a user, no line end anywhere; and no space at all in a W3C log."""
     user = re.sub(r"[\s\x85\u2028]", "", str(record.user_id or "-")) or "-"
     url = re.sub(r"[\s\x85\u2028\x00]", "", record.url or "") or "/empty"
     method = record.method if record.method.isalpha() else "GET"
     status = record.status if re.fullmatch("[1-9][0-9][0-9]", record.status) else "200"
     agent = re.sub(r'["\\\n\r]', "", record.user_agent)
+    if format == "w3c":
+        url, agent = url.replace('"', ""), re.sub(r"[\s\x85\u2028]", "+", agent)
+        return Record(user.replace('"', "") or "-", url or "-", f"{at:%Y-%m-%d %H:%M:%S}", method, status, agent or "-")
     return Record(user.replace('"', ""), url, f"{at:%d/%b/%Y:%H:%M:%S} +0000", method, status, agent)
 
 
@@ -125,14 +142,16 @@ def write_log(draws: Random, format: str) -> Written:
     records = [draw_record(draws, format) for _ in range(draws.randint(1, 40))]
     first = Record("u1", "/a", "2020-07-01T10:00:00Z")
     if format == "access":
-        records.insert(0, fit_access(first, FIRST_DAY))
-    num_columns = 6 if format == "access" or draws.random() < 0.3 else 3
-    if format == "parquet":
+        records.insert(0, fit_access(first, FIRST_DAY, format))
+    num_columns = 6 if format in ("access", "w3c") or draws.random() < 0.3 else 3
+    if format in ("ga4", "sql"):
+        num_columns = 3
+    if format in ("parquet", "sql"):
         # numbers and texts do not share a column
         records = [Record(None if r.user_id is None else str(r.user_id), *r.values[1:]) for r in records]
     data, lines = WRITERS[format](draws, records, num_columns)
-    suffix = {"access": ".log"}.get(format, f".{format}")
-    if format != "parquet" and (kind := draws.choice(["", "", *PACK])):
+    suffix = {"access": ".log", "w3c": ".log", "ga4": ".jsonl"}.get(format, f".{format}")
+    if format not in ("parquet", "sql") and (kind := draws.choice(["", "", *PACK])):
         suffix += kind
         data = PACK[kind](data)
     return Written(format, f"a{suffix}", data, records, lines, num_columns)
@@ -204,7 +223,45 @@ def write_access(draws: Random, records: list[Record], num_columns: int) -> tupl
     return "".join(lines).encode(), list(range(1, len(records) + 1))
 
 
+def write_w3c(draws: Random, records: list[Record], num_columns: int) -> tuple[bytes, list[int]]:
+    """A log of a server that is started again, which writes what its fields are once more."""
+    head = ["#Version: 1.0", "#Fields: date time c-ip cs-method cs-uri-stem cs(User-Agent) sc-status"]
+    text, lines = list(head), []
+    for record in records:
+        if draws.random() < 0.05:
+            text += ["#Software: Microsoft Internet Information Services 10.0", *head]
+        text.append(f"{record.ts} {record.user_id} {record.method} {record.url} {record.user_agent} {record.status}")
+        lines.append(len(text))
+    return "".join(f"{line}\n" for line in text).encode(), lines
+
+
+def write_ga4(draws: Random, records: list[Record], num_columns: int) -> tuple[bytes, list[int]]:
+    def as_event(record: Record) -> dict[str, Any]:
+        params = [("engaged", {"int_value": 1}), ("page_location", {"string_value": record.url, "int_value": None})]
+        return {
+            "event_timestamp": count_microseconds(record.ts),
+            "event_name": record.method.replace("GET", "page_view"),
+            "event_params": [{"key": key, "value": value} for key, value in draws.sample(params, 2)],
+            "user_pseudo_id": record.user_id,
+        }
+
+    return "".join(f"{json.dumps(as_event(record))}\n" for record in records).encode(), list(range(1, len(records) + 1))
+
+
+def write_query(draws: Random, records: list[Record], num_columns: int) -> tuple[bytes, list[int]]:
+    def quote(value: str | None) -> str:
+        return "null" if value is None else "'" + value.replace("'", "''").replace("\0", "' || chr(0) || '") + "'"
+
+    rows = ",\n".join(f"({', '.join(map(quote, record.values[:3]))})" for record in records)
+    return f"select user_id, url, ts from (values {rows}) as rows (user_id, url, ts)".encode(), list(
+        range(1, len(records) + 1)
+    )
+
+
 WRITERS = {"csv": write_delimited(","), "tsv": write_delimited("\t"), "jsonl": write_json} | {
     "parquet": write_parquet,
     "access": write_access,
+    "w3c": write_w3c,
+    "ga4": write_ga4,
+    "sql": write_query,
 }
