@@ -53,8 +53,44 @@ def parse_time_unit(text: str) -> tuple[Fraction, int]:
         ) from None
 
 
+def _check_unit(value: str) -> str:
+    if value != "order":
+        parse_time_unit(value)
+    return value
+
+
+def _check_formats(value: tuple[str, ...]) -> tuple[str, ...]:
+    if not value:
+        return value
+    import duckdb
+
+    try:
+        with duckdb.connect() as con:  # the caller's own connection, duckdb.sql, is not ours
+            con.execute("select try_strptime('', $formats::varchar[])", {"formats": list(value)})
+    except duckdb.Error as error:
+        reason = str(error).partition("\n")[0].rpartition("Error: ")[2]
+        raise ValueError(f"{reason}; write for instance %d.%m.%Y %H:%M") from None
+    return value
+
+
+def _check_databases(value: tuple[str, ...]) -> tuple[str, ...]:
+    if wrong := [entry for entry in value if not re.fullmatch(r"[A-Za-z_]\w*=[A-Za-z_]\w*", entry)]:
+        raise ValueError(f"{len(wrong)} are not NAME=VARIABLE; write for instance shop=SHOP_DATABASE")
+    return value
+
+
+def _check_timezone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (KeyError, ValueError, OSError):
+        raise ValueError(f"{value!r} is not a time zone: write for instance Europe/Berlin or UTC") from None
+    return value
+
+
 ItemKind = Literal["page", "prefix", "host"]
 Names = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
+TimeUnit = Annotated[str, AfterValidator(_check_unit)]
+TimeFormats = Annotated[Names, AfterValidator(_check_formats)]
 Size = Annotated[str, AfterValidator(_check_size)]
 Sizes = Annotated[str, AfterValidator(lambda value: ",".join(map(_check_size, value.split(","))))]
 
@@ -107,8 +143,8 @@ class Layout(Section):
     views: Names = ()
     lines: str = ""
     separator: str = ""
-    time_unit: str | None = None
-    time_format: Names = ()
+    time_unit: TimeUnit | None = None
+    time_format: TimeFormats = ()
     sample: str = ""
 
     @property
@@ -141,14 +177,14 @@ class IngestConfig(Section):
     """How the logs are laid out, by the name of a layout that `surf2vec layouts` lists. By default the one that fits."""
     layouts: dict[str, Layout] = Field({}, title="Layouts")
     """Layouts of your own, by name, with the entries of tasks/ingest/layouts.toml."""
-    time_format: Names = Field((), title="Time format")
+    time_format: TimeFormats = Field((), title="Time format")
     """How times are written as text, as of strptime: %d.%m.%Y %H:%M; several are tried in order. Default: ISO 8601, numbers."""
-    time_unit: str | None = Field(None, title="Time unit")
+    time_unit: TimeUnit | None = Field(None, title="Time unit")
     """What times that are numbers count: seconds, milliseconds, microseconds, nanoseconds (since 1970), days (Excel), ticks
     (.NET), filetime, webkit (Chrome), cocoa (Safari), milliseconds since 2016-06-14T03:59:59.998Z; or order. Default: by size."""
-    attach: Names = Field((), title="Databases")
+    attach: Annotated[Names, AfterValidator(_check_databases)] = Field((), title="Databases")
     """Databases that logs which are queries (.sql) may read, as NAME=VARIABLE; the environment variable says which database."""
-    timezone: str = Field("UTC", title="Time zone")
+    timezone: Annotated[str, AfterValidator(_check_timezone)] = Field("UTC", title="Time zone")
     """Zone of times without one, e.g. Europe/Berlin."""
     granularity: str = Field("page", title="Granularity", pattern=r"^(page|host|prefix(:([1-9]|1[0-9]|20))?)$")
     """What an item is: the page, the host, or a path prefix: prefix:2 keeps two parts of the path, prefix one."""
@@ -180,44 +216,6 @@ class IngestConfig(Section):
     def prefix_depth(self) -> int:
         """Number of path parts that a prefix item keeps."""
         return int(self.granularity.partition(":")[2] or 1)
-
-    @field_validator("time_format")
-    @classmethod
-    def _usable_formats(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not value:
-            return value
-        import duckdb
-
-        try:
-            with duckdb.connect() as con:  # the caller's own connection, duckdb.sql, is not ours
-                con.execute("select try_strptime('', $formats::varchar[])", {"formats": list(value)})
-        except duckdb.Error as error:
-            reason = str(error).partition("\n")[0].rpartition("Error: ")[2]
-            raise ValueError(f"{reason}; write for instance %d.%m.%Y %H:%M") from None
-        return value
-
-    @field_validator("time_unit")
-    @classmethod
-    def _known_unit(cls, value: str | None) -> str | None:
-        if value and value != "order":
-            parse_time_unit(value)
-        return value
-
-    @field_validator("attach")
-    @classmethod
-    def _named_databases(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if wrong := [entry for entry in value if not re.fullmatch(r"[A-Za-z_]\w*=[A-Za-z_]\w*", entry)]:
-            raise ValueError(f"{len(wrong)} are not NAME=VARIABLE; write for instance shop=SHOP_DATABASE")
-        return value
-
-    @field_validator("timezone")
-    @classmethod
-    def _known_timezone(cls, value: str) -> str:
-        try:
-            ZoneInfo(value)
-        except (KeyError, ValueError, OSError):
-            raise ValueError(f"{value!r} is not a time zone: write for instance Europe/Berlin or UTC") from None
-        return value
 
 
 class StoreConfig(Section):

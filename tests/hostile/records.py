@@ -253,9 +253,9 @@ def write_query(draws: Random, records: list[Record], num_columns: int) -> tuple
         return "null" if value is None else "'" + value.replace("'", "''").replace("\0", "' || chr(0) || '") + "'"
 
     rows = ",\n".join(f"({', '.join(map(quote, record.values[:3]))})" for record in records)
-    return f"select user_id, url, ts from (values {rows}) as rows (user_id, url, ts)".encode(), list(
-        range(1, len(records) + 1)
-    )
+    columns = ", ".join(f"{name}::text as {name}" for name in COLUMNS[:3])
+    text = f"select {columns} from (values {rows}) as rows (user_id, url, ts)"
+    return text.encode(), list(range(1, len(records) + 1))
 
 
 WRITERS = {"csv": write_delimited(","), "tsv": write_delimited("\t"), "jsonl": write_json} | {

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from surf2vec.tasks.config import IngestConfig, Layout
 from surf2vec.tasks.ingest import layouts as layouts_module
@@ -62,6 +63,12 @@ def test_a_layout_of_ones_own(tmp_path: Path, own: dict[str, Any], text: str) ->
     take_in(tmp_path / "root", tmp_path / "a.log", layouts={"shop": own})
     assert read_events(tmp_path / "root", "user_id, url") == [("ann", "/a"), ("ben", "/b")]
     assert recognise(tmp_path / "a.log", IngestConfig(layouts={"shop": own})).layout == Layout.model_validate(own)
+
+
+@pytest.mark.parametrize("wrong", [{"time_unit": "hours"}, {"time_format": "%Q"}])
+def test_what_times_are_in_a_layout_is_checked(wrong: dict[str, str]) -> None:
+    with pytest.raises(ValidationError, match="layouts.shop"):
+        IngestConfig(layouts={"shop": {"user": "u", "url": "p", "time": "t"} | wrong})
 
 
 def test_usual_names_are_those_of_any_layout() -> None:
