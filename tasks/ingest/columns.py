@@ -4,15 +4,14 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from surf2vec.tasks.config import ColumnsConfig, IngestConfig, Layout
-from surf2vec.tasks.ingest.layouts import REQUIRED, find_by_fields, list_layouts, usual_names
+from surf2vec.tasks.ingest.layouts import NO_LAYOUT, REQUIRED, find_by_fields, list_layouts, usual_names
 from surf2vec.trainer.errors import InputError
 
 ROLES = ("user", "url", "time", "date", "method", "status", "agent", "site", "view")
 MIN_VALUES = 10  # fewer may all be different by chance
-_WORDS = {role: f"the {role}" for role in ROLES} | {"url": "the URL", "view": "the kind of event"}
 _REQUEST = ("method", "status", "agent", "view")  # what a layout adds, even if the settings name user, page and time
 _DEFAULTS = ColumnsConfig()
 _DATA = re.compile(r"://|@|^/|^[\d.:TZ +-]*$|.{65}|\d\.\d+\.\d+\.\d|[0-9a-f]{4}:[0-9a-f:]{2}")
@@ -21,15 +20,11 @@ Values = Callable[[str], Sequence[Any]]
 """Returns the values of a field in the first lines."""
 
 
-class Chosen(NamedTuple):
-    """The name of the field of each role, or None; and the layout, if one fits."""
-
-    columns: dict[str, str | None]
-    layout: Layout | None
-
-
-def choose_columns(path: Path, header: Sequence[str], config: IngestConfig, values: Values) -> Chosen:
-    """Choose the field of each role: the first of its names with an exact match, else the first match that ignores case.
+def choose_columns(
+    path: Path, header: Sequence[str], config: IngestConfig, values: Values
+) -> tuple[dict[str, str | None], Layout]:
+    """Return the field of each role, or None: the first of its names with an exact match, else the first match that ignores case;
+    and the layout.
 
     A role that the settings name has that field; others that of the layout; method, status and agent else one by a usual name.
     Raises InputError when a name matches several fields, or for all fields that are missing.
@@ -53,19 +48,17 @@ def choose_columns(path: Path, header: Sequence[str], config: IngestConfig, valu
     missing = [role for role in ROLES if columns[role] is None and wanted[role]]
     if missing:
         raise InputError(_describe_missing(path, header, wanted, missing, values))
-    return Chosen(columns, layout)
+    return columns, layout or NO_LAYOUT
 
 
 def _find(path: Path, header: Sequence[str], names: Sequence[str]) -> str | None:
     for fold in (str, str.casefold):
         for name in names:
             found = [column for column in header if fold(column) == fold(name)]
-            if len(found) > 1 and fold is str:
-                raise InputError(f"{path} has {len(found)} columns named {name!r}: rename all but the one meant")
             if len(found) > 1:
-                listed = " and ".join(repr(column) for column in found)
                 raise InputError(
-                    f"{path} has {listed}, and {name!r} may be either: name the one meant as it is written"
+                    f"{path} has {len(found)} columns that {name!r} may be ({', '.join(found)}): name the one meant as it is "
+                    "written, or rename the others"
                 )
             if found:
                 return found[0]
@@ -76,7 +69,9 @@ def _describe_missing(
     path: Path, header: Sequence[str], wanted: dict[str, Any], missing: Sequence[str], values: Values
 ) -> str:
     """Return a message with the missing columns, the existing ones, and settings to paste."""
-    looked_for = " and ".join(f"{_explain_missing(header, wanted[role])} for {_WORDS[role]}" for role in missing)
+    looked_for = " and ".join(
+        f"{_explain_missing(header, wanted[role])} for the {role.replace('url', 'URL')}" for role in missing
+    )
     if any(map(_DATA.search, header)):
         return (
             f"{path} has {looked_for}; its first line looks like data, not like names of columns: give it a header line, or name "

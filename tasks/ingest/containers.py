@@ -20,14 +20,14 @@ from surf2vec.trainer.errors import InputError
 
 STREAM_ERRORS = (OSError, EOFError, lzma.LZMAError, zipfile.BadZipFile, zlib.error, NotImplementedError)
 _KINDS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["kinds"]
-_UNPACK = {kind["reads"]: kind["unpack"] for kind in _KINDS if "reads" in kind}
+_UNPACK = {"none": "cat"} | {kind["reads"]: kind["unpack"] for kind in _KINDS if "reads" in kind}
 _EXCEL = next(kind for kind in _KINDS if kind.get("name") == "an Excel file")
 _SHEETS = {"xl/workbook.xml", "xl/workbook.bin", "content.xml"}
 _MAGIC_BYTES = 300
 
 
 def find_container(path: Path) -> tuple[str, str]:
-    """Return the compression of a file, or none, and the name of the log: in a zip archive, of its only file.
+    """Return the compression of a file, none or parquet, and the name of the log: in a zip archive, of its only file.
 
     Raises InputError for a file that is neither text nor Parquet.
     """

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import pyarrow.parquet as pq
 from surf2vec.tasks.config import IngestConfig, Layout
 from surf2vec.tasks.ingest.columns import ROLES, Values, choose_columns
 from surf2vec.tasks.ingest.containers import STREAM_ERRORS, check_text, explain_stream, find_container, open_stream
-from surf2vec.tasks.ingest.layouts import REQUIRED, describe_fields, find_by_lines, list_layouts
+from surf2vec.tasks.ingest.layouts import NO_LAYOUT, REQUIRED, describe_fields, find_by_lines, list_layouts
 from surf2vec.tasks.ingest.nested import find, list_fields, make_example
 from surf2vec.tasks.ingest.shapes import FIELDS_LINE, Shape, count_wanted, find_shape
 from surf2vec.trainer.errors import InputError
@@ -33,7 +32,7 @@ _EXTENSIONS = {
     ".parquet": "parquet", ".pq": "parquet",
 }  # fmt: skip
 _COMPRESSED = (".gz", ".gzip", ".zst", ".zstd", ".bz2", ".xz", ".zip")
-_SHAPE, _NO_LAYOUT = Shape(), Layout.model_construct()
+_SHAPE = Shape()
 
 
 class EmptyLogError(InputError):
@@ -61,7 +60,7 @@ class LogFile:
     header: tuple[str, ...] = ()
     columns: dict[str, str | None] = field(default_factory=dict)
     shape: Shape = _SHAPE
-    layout: Layout = _NO_LAYOUT
+    layout: Layout = NO_LAYOUT
     is_nested: bool = False
     has_lists: bool = False
 
@@ -103,23 +102,15 @@ class LogFile:
 
 def recognise(path: Path, config: IngestConfig) -> LogFile:
     """Return the format of the file at `path`. Raises InputError when it is empty, damaged, or lacks a required column."""
-    with open(path, "rb") as file:
-        magic = file.read(4)
-    if not magic:
+    if not path.stat().st_size:
         raise EmptyLogError(f"{path} is empty (0 bytes): deliver it whole, or leave it out of --logs")
     compression, name = find_container(path)
     suffixes = [suffix.lower() for suffix in Path(name).suffixes]
     expected = next((_EXTENSIONS[suffix] for suffix in reversed(suffixes) if suffix in _EXTENSIONS), None)
-    if magic == b"PAR1":
+    if compression == "parquet":
         return _recognise_parquet(path, config)
-    if expected == "parquet" and compression == "none":
-        raise InputError(
-            f"{path} is no Parquet file (it does not begin with PAR1): deliver it again, or correct its name"
-        )
-    if compression == "none" and suffixes and suffixes[-1] in _COMPRESSED:
-        raise InputError(
-            f"{path} is not compressed as its name says: deliver it again, or name it without {suffixes[-1]}"
-        )
+    if compression == "none" and (expected == "parquet" or (suffixes and suffixes[-1] in _COMPRESSED)):
+        raise InputError(f"{path} is not what its name says, {suffixes[-1]}: deliver it again, or correct its name")
     head, is_all = _read_head(path, compression)
     lines = [line for line in head if line.strip()]
     log = LogFile(path, expected or "", compression)
@@ -133,14 +124,12 @@ def recognise(path: Path, config: IngestConfig) -> LogFile:
         raise InputError(f"the first line of {path} is blank: it must name the columns")
     format = "w3c" if shape.is_w3c else "tsv" if shape.delimiter == "\t" else "csv"
     places = {name: place for place, name in enumerate(header)}
-    chosen = choose_columns(
+    columns, layout = choose_columns(
         path, header, config, lambda name: [row[places[name]] for row in rows if len(row) == len(header)]
     )
     if is_all and not rows:
         raise EmptyLogError(f"{path} has a header and no lines: leave it out of --logs, or deliver it whole")
-    return replace(
-        log, format=format, shape=shape, header=header, columns=chosen.columns, layout=chosen.layout or _NO_LAYOUT
-    )
+    return replace(log, format=format, shape=shape, header=header, columns=columns, layout=layout)
 
 
 def _recognise_lines(log: LogFile, lines: Sequence[str], config: IngestConfig) -> LogFile | None:
@@ -214,19 +203,19 @@ def _choose_fields(
     found = [pair for record in records for pair in list_fields(record)]
     alone, listed = ({name for name, is_list in found if is_list == wanted} for wanted in (False, True))
     header = (*flat, *dict.fromkeys(name for name, _ in found))
-    chosen = choose_columns(
+    columns, layout = choose_columns(
         log.path, header, config, values or (lambda name: [find(record, name) for record in records[:HEAD_LINES]])
     )
-    lists = {role for role, name in chosen.columns.items() if name in listed}
-    if refused := [role for role in lists & {"user", "url" in lists or "time"} if chosen.columns[role] not in alone]:
+    lists = {role for role, name in columns.items() if name in listed}
+    if refused := [role for role in lists & {"user", "url" in lists or "time"} if columns[role] not in alone]:
         role = refused[0]
         raise InputError(
-            f"{log.path} has a list for the {role} ({chosen.columns[role]!r}), which must be one value: name another column"
+            f"{log.path} has a list for the {role} ({columns[role]!r}), which must be one value: name another column"
         )
     keys = {*flat, *(key for record in records for key in record)}
-    is_nested = bool(lists or chosen.columns["date"] or {*filter(None, chosen.columns.values())} - keys)
+    is_nested = bool(lists or columns["date"] or {*filter(None, columns.values())} - keys)
     return replace(
-        log, header=header, columns=chosen.columns, layout=chosen.layout or _NO_LAYOUT, is_nested=is_nested,
+        log, header=header, columns=columns, layout=layout, is_nested=is_nested,
         has_lists="url" in lists,
     )  # fmt: skip
 
@@ -234,8 +223,8 @@ def _choose_fields(
 def _recognise_parquet(path: Path, config: IngestConfig) -> LogFile:
     def read_head(columns: list[str] | None) -> list[dict[str, Any]]:
         with pq.ParquetFile(path) as file:
-            batches = islice(file.iter_batches(HEAD_LINES, columns=columns), columns != [])
-            return [record for batch in batches for record in batch.to_pylist()]
+            batch = next(file.iter_batches(HEAD_LINES, columns=columns), None)
+            return batch.to_pylist() if batch else []
 
     try:
         with pq.ParquetFile(path) as file:

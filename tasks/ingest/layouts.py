@@ -16,6 +16,7 @@ from surf2vec.tasks.config import IngestConfig, Layout
 from surf2vec.trainer.errors import ConfigError
 
 REQUIRED = ("user", "url", "time")
+NO_LAYOUT = Layout.model_construct()
 
 
 @cache

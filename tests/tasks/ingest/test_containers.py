@@ -151,7 +151,7 @@ def test_the_command_of_the_message_makes_a_log(tmp_path: Path, name: str) -> No
         ("a.csv", bytes(range(256)) * 9, "is binary, of no known format"),
         ("a.csv.gz", gzip.compress(bytes(range(256)) * 9), "is binary, of no known format"),
         ("a.csv", CSV.replace("é", "Привет").encode("koi8-r"), "iconv -f ENCODING -t UTF-8"),
-        ("a.csv.bz2", CSV.encode(), "is not compressed as its name says"),
+        ("a.csv.bz2", CSV.encode(), "is not what its name says"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, name: str, data: bytes, message: str) -> None:
