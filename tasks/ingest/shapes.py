@@ -79,7 +79,8 @@ def find_shape(
 def count_wanted(header: Sequence[str], config: IngestConfig) -> int:
     """Return how many of user, url and time are among these names: by the settings, or all if a layout fits them."""
     names = {name.casefold() for name in header}
-    found = sum(any(name.casefold() in names for name in getattr(config.columns, role)) for role in REQUIRED)
+    wanted = [getattr(config.columns, role) for role in REQUIRED]
+    found = sum(not one or any(name.casefold() in names for name in one) for one in wanted)
     return len(REQUIRED) if found < len(REQUIRED) and find_by_fields(header, list_layouts(config)) else found
 
 
