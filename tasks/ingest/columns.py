@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from surf2vec.tasks.config import ColumnsConfig, IngestConfig, Layout
-from surf2vec.tasks.ingest.layouts import NO_LAYOUT, REQUIRED, find_by_fields, list_layouts, usual_names
+from surf2vec.tasks.ingest.layouts import NO_LAYOUT, REQUIRED, find_by_fields, usual_names
 from surf2vec.trainer.errors import InputError
 
 ROLES = ("user", "url", "time", "date", "method", "status", "agent", "site", "view")
@@ -32,7 +32,7 @@ def choose_columns(
     wanted = {role: getattr(config.columns, role) for role in ROLES}
     is_named = {role: names != getattr(_DEFAULTS, role) for role, names in wanted.items()}
     columns = {role: _find(path, header, names) for role, names in wanted.items()}
-    layout = find_by_fields(header, list_layouts(config))
+    layout = find_by_fields(header, config)
     if config.layout and not layout:
         raise InputError(
             f"{path} does not have the layout {config.layout}: `surf2vec layouts` shows what that needs, and lists the others"

@@ -59,16 +59,17 @@ def usual_names(role: str) -> tuple[str, ...]:
     )
 
 
-def find_by_fields(header: Iterable[str], layouts: Mapping[str, Layout]) -> Layout | None:
-    """Return the layout that fits the names of a log's fields; None if none does, or several."""
+def find_by_fields(header: Iterable[str], config: IngestConfig) -> Layout | None:
+    """Return the layout that fits the names of a log's fields, a person's own before others; None if none does, or several."""
     names = set(header)
     fitting = [
         layout
-        for layout in layouts.values()
+        for layout in list_layouts(config).values()
         if not layout.lines
         and names.issuperset(layout.needs)
         and all(names.intersection(found) for role in REQUIRED if (found := getattr(layout, role)))
     ]
+    fitting = [layout for layout in fitting if layout in config.layouts.values()] or fitting
     return fitting[0] if len(fitting) == 1 else None
 
 

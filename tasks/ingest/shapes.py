@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from surf2vec.tasks.config import IngestConfig
-from surf2vec.tasks.ingest.layouts import REQUIRED, find_by_fields, list_layouts
+from surf2vec.tasks.ingest.layouts import REQUIRED, find_by_fields
 
 FIELDS_LINE = "#Fields:"
 UNIT_SEPARATOR = "\x1f"  # stands for a delimiter of several characters
@@ -81,7 +81,7 @@ def count_wanted(header: Sequence[str], config: IngestConfig) -> int:
     names = {name.casefold() for name in header}
     wanted = [getattr(config.columns, role) for role in REQUIRED]
     found = sum(not one or any(name.casefold() in names for name in one) for one in wanted)
-    return len(REQUIRED) if found < len(REQUIRED) and find_by_fields(header, list_layouts(config)) else found
+    return len(REQUIRED) if found < len(REQUIRED) and find_by_fields(header, config) else found
 
 
 def _read_rows(head: Sequence[str], shape: Shape) -> list[list[str]]:

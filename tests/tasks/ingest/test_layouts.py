@@ -56,6 +56,10 @@ def test_a_sample_has_its_layout_and_no_other(tmp_path: Path, name: str) -> None
             {"title": "Shop", "lines": r"^(?P<user>\w+) saw (?P<url>\S+) on (?P<time>\S+)$"},
             "ann saw /a on 2026-11-02\nben saw /b on 2026-11-02\n",
         ),
+        (
+            {"title": "Shop", "user": "userId", "url": "genre", "time": "timestamp"},  # comes before that of MovieLens
+            "userId,movieId,genre,rating,timestamp\nann,1,/a,5,2026-11-02\nben,2,/b,5,2026-11-02\n",
+        ),
     ],
 )
 def test_a_layout_of_ones_own(tmp_path: Path, own: dict[str, Any], text: str) -> None:
