@@ -35,16 +35,9 @@ _NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 _TABLE_FUNCTIONS = (
     r"read_\w+|(parquet|iceberg|delta|sqlite|lance)_scan|range|generate_series|unnest|repeat|json_(each|tree)"
 )
-_STATE, _CALLS = (
-    r"(duckdb|pragma|pg)_\w+",
-    r"query(_table)?|current_setting|getenv|write_log|which_secret|json_execute\w+",
-)
-"""What shows or runs more than a select of data: the settings, for instance, and what ingest.attach attaches."""
-_VIEWS = r"(duckdb|pragma|pg)_\w+"  # have the settings, and what ingest.attach attaches
-_HIDDEN = (
-    r"\b(duckdb|pragma|pg)_\w+|\b(query|query_table|current_setting|getenv|write_log|which_secret|json_execute_\w+)"
-    r'(?="?\()'
-)
+# What shows or runs more than a select of data: the settings, for instance, and what ingest.attach attaches.
+_STATE = r"(duckdb|pragma|pg)_\w+"
+_CALLS = r"query(_table)?|current_setting|getenv|write_log|which_secret|json_execute\w+"
 _VIEWS = """select view_name, sql from duckdb_views() where not internal and database_name = $name
 union all select function_name, macro_definition from duckdb_functions() where not internal and database_name = $name"""
 _ID_TYPES = r"VARCHAR|U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DECIMAL.*|FLOAT|DOUBLE|UUID|ENUM.*"
