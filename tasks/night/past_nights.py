@@ -1,36 +1,31 @@
-"""Makes the nights of past days in order, as if each had been made on its day, and records those that are done.
+"""Makes the nights of past days in order, as if each had been made on its day.
 
-`runs/backfill-<digest of the settings>/nights.json` records the inputs and the result of each day's night. A night with
-the same sources is not run again, even if other nights were run since.
+A night with the same sources and settings is not made again, even if other nights were made since or `surf2vec gc` removed its
+release: the record of its run says so.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from surf2vec.tasks.corpus.window import CorpusRequest
 from surf2vec.tasks.ingest.sources import read_catalog
 from surf2vec.tasks.night.config import DEFAULT_CONFIG, PipelineConfig
-from surf2vec.tasks.night.context import open_night
+from surf2vec.tasks.night.context import NightContext, open_night
 from surf2vec.tasks.night.night import make_night
 from surf2vec.tasks.night.page import write_nights_page
 from surf2vec.tasks.night.reporter import TERMINAL, Reporter
 from surf2vec.tasks.night.step import Call, call_plainly
 from surf2vec.tasks.night.steps import ingest_events
-from surf2vec.tasks.root.run import Root, Run, lock_root, private_files
+from surf2vec.tasks.root.records import RunRecord
+from surf2vec.tasks.root.run import Root, lock_root, private_files, read_run_records
 from surf2vec.trainer.errors import InputError
 from surf2vec.trainer.events import OnEvent, log, log_progress
-from surf2vec.trainer.system.files import digest_json, read_json, write_manifest_json
 
-FORMAT_VERSION = 1
-
-
-def read_nights(path: Path) -> dict[str, dict[str, Any]]:
-    """Returns day → record of its night (`day, window_id, run_id, ...`); empty if no night was run."""
-    return read_json(path)["nights"] if path.exists() else {}
+NO_EVENTS = "no events on this day"
 
 
 def make_past_nights(
@@ -52,45 +47,41 @@ def make_past_nights(
     with reporter.step("backfill") as on_event, private_files(night.root):
         with lock_root(night.root, "backfill", partial(log, on_event)):
             call(ingest_events, night, logs)
-        record = night.root.run(f"backfill-{digest_json(config.outcome_settings())[:12]}") / "nights.json"
         days = list_days(night.root, since, until)
-        nights = []
+        done = {record.request: record.run_id for record in read_run_records(night.root) if was_made(record)}
+        made = {}
         for number, (day, num_events) in enumerate(days.items(), start=1):
-            nights.append(make_day(make_night, night.root, record, day, num_events, config, on_event))
+            asked = replace(night, since=None, until=day)
+            made[day] = make_day(make_night, asked, done, on_event) if num_events else NO_EVENTS
             log_progress(on_event, "backfill", number, len(days), "days")
-        write_nights_page(night.root, config.publish)
+        listed = {one["run_id"]: one for one in write_nights_page(night.root, config.publish)}
+    nights = [
+        listed.get(run_id) or {"day": day.isoformat(), "events": 0, "skipped": run_id} for day, run_id in made.items()
+    ]
     return {"nights": nights, "report": str(night.root.nights_page)}
 
 
+def was_made(record: RunRecord) -> bool:
+    """Return whether a run made its night, be it that its release was removed since."""
+    return bool(record.steps.report or record.steps.unchanged or record.gone_steps.report)
+
+
 def make_day(
-    make_night: Callable[..., dict[str, Any]],
-    root: Root,
-    record: Path,
-    day: date,
-    num_events: int,
-    config: PipelineConfig,
-    on_event: OnEvent,
-) -> dict[str, Any]:
-    """Make the night of a day unless it is recorded in `record`. Returns its record, or the reason why the day has no night."""
-    log_line = partial(log, on_event)
-    skipped = {"day": day.isoformat(), "events": 0}
-    if not num_events:
-        log_line(f"{day}: no night, as there are no events on this day")
-        return skipped | {"skipped": "no events on this day"}
-    request = CorpusRequest(config.ingest, config.evaluate, until=day, window_days=config.window_days)
-    window = request.name(root)
-    nights = read_nights(record)
-    if (done := nights.get(day.isoformat())) and done["window_id"] == window:
-        log_line(f"{day}: done before, run {done['run_id']}")
-        return done
+    make_night: Callable[..., dict[str, Any]], night: NightContext, done: Mapping[str | None, str], on_event: OnEvent
+) -> str:
+    """Make the night of the day on which its window ends, unless it was made. Returns its run, or the reason why it has none.
+
+    done: the runs of the nights that were made, by request.
+    """
+    day, digest = night.until, night.request()[1]
+    if run_id := done.get(digest):
+        log(on_event, f"{day}: done before, run {run_id}")
+        return run_id
     try:
-        result = make_night(root=root.path, logs=[], until=day, config=config)
+        return make_night(root=night.root.path, logs=[], until=day, config=night.config)["run_id"]
     except InputError as error:  # too few events, as on a first day; continue with the next day
-        log_line(f"{day}: {error}")
-        return skipped | {"skipped": str(error)}
-    made = record_night(root, day, num_events, window, result)
-    write_manifest_json(record, {"format_version": FORMAT_VERSION, "nights": nights | {day.isoformat(): made}})
-    return made
+        log(on_event, f"{day}: {error}")
+        return str(error)
 
 
 def list_days(root: Root, since: date | None, until: date | None) -> dict[date, int]:
@@ -111,14 +102,3 @@ def list_days(root: Root, since: date | None, until: date | None) -> dict[date, 
             "days with --since and --until, or more logs with --logs"
         )
     return days
-
-
-def record_night(root: Root, day: date, num_events: int, window_id: str, result: dict[str, Any]) -> dict[str, Any]:
-    """Returns the record of a night: the part of the output of `surf2vec run --json` that is compared between nights."""
-    names = ("run_id", "release", "model_version", "alias", "users", "items", "metrics", "seconds", "gate")
-    steps = Run(root, result["run_id"]).record().steps
-    counts = {"num_changed", "num_new_users"}
-    changed = steps.corpus.model_dump(include=counts, exclude_none=True)
-    night = {name: result[name] for name in names if name in result}
-    night["metrics"] = night["metrics"] | steps.gate.metrics
-    return {"day": day.isoformat(), "events": num_events, "window_id": window_id} | night | changed

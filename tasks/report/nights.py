@@ -32,8 +32,8 @@ def list_nights(root: Root, aliases: Mapping[int, str]) -> list[Night]:
 
 def describe_night(record: RunRecord, aliases: Mapping[int, str]) -> Night:
     """Returns the night of one record, as `list_nights` describes it."""
-    steps, began = record.steps, record.created_at[:10]
-    day = steps.corpus.until or began
+    steps = record.steps if record.steps.registered else record.steps.replace(*record.gone_steps.ended().values())
+    day = steps.corpus.until or record.created_at[:10]
     night: Night = {"day": day, "run_id": record.run_id}
     if steps.unchanged:
         return night | {"skipped": f"nothing to do: no user's pages changed since release {steps.unchanged.release}"}

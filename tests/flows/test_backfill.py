@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from surf2vec.tasks.night.config import PipelineConfig
-from surf2vec.tasks.night.past_nights import list_days, make_day, read_nights
+from surf2vec.tasks.night.context import NightContext
+from surf2vec.tasks.night.past_nights import list_days, make_past_nights
 from surf2vec.tasks.report.nights import write_nights_report
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.errors import InputError
-from surf2vec.trainer.events import ignore_event
 from tests.data.corpora import planted_histories
 from tests.flows.test_cli import COMMAND, call
 from tests.roots.ingest import take_in, write_log
@@ -58,18 +58,18 @@ def test_nights_in_order_killed_and_gone_on(tmp_path: Path) -> None:
         [*COMMAND, "backfill", "--root", str(root), "--json", *FAST, *arguments],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip
-        while not list(root.glob("runs/backfill-*/nights.json")) and process.poll() is None:
+        while not list(root.glob("runs/*/report.html")) and process.poll() is None:
             time.sleep(0.1)
         time.sleep(1.0)
         process.send_signal(signal.SIGKILL)
-    (record,) = root.glob("runs/backfill-*/nights.json")
-    done_before = read_nights(record)
+    done_before = {path: path.read_bytes() for path in root.glob("runs/*/run.json") if b'"report"' in path.read_bytes()}
     told = backfill(root, *arguments)
     nights = {night["day"]: night for night in told["nights"]}
     assert list(nights) == ["2026-01-01", "2026-01-02", "2026-01-03"]
     assert nights["2026-01-02"]["skipped"] == "no events on this day"
     assert [nights[day]["model_version"] for day in ("2026-01-01", "2026-01-03")] == [1, 2]
-    assert done_before["2026-01-01"] == nights["2026-01-01"]
+    assert done_before == {path: path.read_bytes() for path in done_before}
+    assert root / "runs" / nights["2026-01-01"]["run_id"] / "run.json" in done_before
     page = Path(told["report"]).read_text()
     assert page.count("<svg") >= 2
     assert "user-" not in page
@@ -89,23 +89,26 @@ def test_neither_a_hole_nor_a_day_of_few_events_keeps_a_night_of_the_past_back(t
 
 
 def test_a_straggler_has_its_night_and_those_after_it_run_anew(tmp_path: Path) -> None:
-    root, config, ran = Root(tmp_path / "root"), PipelineConfig(), []
-    record = root.path / "nights.json"
+    root, ran = Root(tmp_path / "root"), []
 
     def run_night(root: Path, logs: list[str], until: date, config: PipelineConfig) -> dict[str, Any]:
         ran.append(until.day)
-        Run(Root(root), "r").update(steps={"corpus": {}})
-        return night(until.isoformat())
+        run = Run(Root(root), f"r{len(ran)}")
+        run.update(
+            request=NightContext(run.root, None, until, config).request()[1], steps={"report": {"report": "page"}}
+        )
+        return {"run_id": run.run_id}
+
+    def backfill() -> list[str]:
+        return [one["run_id"] for one in make_past_nights(root.path, [], make_night=run_night)["nights"]]
 
     take_in(root.path, write_days(tmp_path / "logs", (1, 2, 3)) / "*.csv")
-    for _ in range(2):
-        for day, num_events in list_days(root, None, None).items():
-            made = make_day(run_night, root, record, day, num_events, config, ignore_event)
-            assert made["events"] == num_events
+    assert backfill() == ["r1", "r2", "r3"]
+    Run(root, "r2").forget_steps()  # as `surf2vec gc` does if it removes its release
+    assert backfill() == ["r1", "r2", "r3"]
     assert ran == [1, 2, 3]
     take_in(root.path, write_log(tmp_path / "late.csv", "user-1,/page/5,2026-01-02T10:00:00Z"))
-    for day, num_events in list_days(root, None, None).items():
-        make_day(run_night, root, record, day, num_events, config, ignore_event)
+    assert backfill() == ["r1", "r4", "r5"]
     assert ran == [1, 2, 3, 2, 3]
 
 

@@ -15,7 +15,7 @@ from surf2vec.tasks.root.records import (
     Steps,
     UnchangedStep,
 )
-from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.system.files import write_json
 
 
@@ -50,6 +50,14 @@ def test_a_run_without_a_release_has_the_reason() -> None:
     begun = RunRecord(run_id="r3", created_at="2026-01-05T03", steps=steps)
     assert describe_night(begun, {})["skipped"] == "run r3 did not end; done: ingest, corpus"
     assert describe_night(begun, {})["day"] == "2026-01-05"
+
+
+def test_a_night_whose_release_was_removed_keeps_its_figures(tmp_path: Path) -> None:
+    run = Run(Root(tmp_path), "r1")
+    run.update(**dict(made("r1", "2026-01-03")))
+    night = describe_night(run.record(), {})
+    run.forget_steps()
+    assert describe_night(run.record(), {}) == night
 
 
 def test_nights_are_listed_by_day_and_their_page_links_the_reports(tmp_path: Path) -> None:
