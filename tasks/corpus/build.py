@@ -43,7 +43,6 @@ from surf2vec.tasks.corpus.window import (
     CorpusRequest,
     Window,
     explain_unreadable,
-    find_obstacle,
     name_corpus,
 )
 from surf2vec.tasks.root.failures import explain_failures
@@ -72,8 +71,8 @@ def build_corpus(
     With a base, its items and users keep their places, and `changed/` in the corpus's folder is the corpus of the rows to train.
     In a full night, users who stay without events come after all others of their micro-partition.
     `threads` 0 uses all cores. Threads, memory and the processes that do the parts do not change a byte of the result.
-    Raises InputError when the window is empty, nothing is left after cleaning or the base cannot be continued, DamageError when
-    an events file or a file of the base was altered, ResourceError when memory or disk do not suffice.
+    Raises InputError when the window is empty or nothing is left after cleaning, DamageError when an events file or a file of the
+    base was altered, ResourceError when memory or disk do not suffice.
     """
     window = request.select_window(root)
     inputs = request.inputs(window)
@@ -81,7 +80,7 @@ def build_corpus(
     folder = root.corpus(identity)
     if not (folder / CORPUS_MANIFEST).exists():
         window.verify()
-        base = _open_base(root, window, inputs, request.base) if request.base else None
+        base = _open_base(root, window, request.base) if request.base else None
         threads = threads or os.cpu_count() or 1
         with (
             explain_failures(root, "the corpus is built", memory_bytes),
@@ -104,10 +103,8 @@ def build_corpus(
     return record | {"bytes": sum(file["bytes"] for file in manifest["files"].values())}
 
 
-def _open_base(root: Root, window: Window, inputs: dict[str, Any], base: Base) -> BaseCorpus:
-    """Return the corpus to continue. Raises InputError when it cannot be continued, DamageError on a bad manifest."""
-    if obstacle := find_obstacle(root, inputs):
-        raise InputError(f"the corpus cannot continue that of an earlier night: {obstacle}; run with --full")
+def _open_base(root: Root, window: Window, base: Base) -> BaseCorpus:
+    """Return the corpus to continue. Raises DamageError on a bad manifest."""
     oldest_day = (date.fromisoformat(window.until) - _EPOCH).days - base.retain_days if window.until else UNDATED
     return BaseCorpus(open_corpus(root.corpus(base.window_id)), oldest_day, base.is_full)
 

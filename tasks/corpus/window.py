@@ -18,7 +18,7 @@ from surf2vec.tasks.ingest.sources import events_files, read_catalog
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.users.tombstones import FORGOTTEN
 from surf2vec.trainer.errors import DamageError, InputError
-from surf2vec.trainer.system.files import digest_json, read_json, verify_all
+from surf2vec.trainer.system.files import digest_json, verify_all
 
 FORMAT_VERSION = 3
 _UNDATED = "undated"
@@ -210,24 +210,6 @@ def ends_before(until: str | None, other: str | None) -> bool:
 def name_corpus(inputs: dict[str, Any]) -> str:
     """Return the window id, 16 hex digits: corpora with the same id have the same bytes."""
     return digest_json(inputs)[:16]
-
-
-def find_obstacle(root: Root, inputs: dict[str, Any]) -> str | None:
-    """Return in words why a corpus of these inputs cannot continue its base; None if it can, or has no base."""
-    if inputs["base"] is None:
-        return None
-    name = inputs["base"]["window_id"]
-    path = root.corpus(name) / "manifest.json"
-    if not path.exists():
-        return f"corpus {name} is gone"
-    before = read_json(path).get("made_from", {})
-    different = list_differences(before, inputs)
-    if "format_version" in different:
-        return f"corpus {name} was made by another version"
-    if different:
-        what = different[0]
-        return f"corpus {name} was made with {what.replace('_', ' ')} {before[what]}, not {inputs[what]}"
-    return None
 
 
 def list_differences(made_from: dict[str, Any], inputs: dict[str, Any]) -> list[str]:

@@ -5,13 +5,11 @@ user. Both releases rank the items in both vocabularies, except those in either 
 in space, vectors and item numbers. Items are matched by 64-bit hashes of their urls.
 
 The champion's user vectors are fitted to its items from the challenger's histories. Otherwise the newer release would win by
-knowing more of the day, even if badly trained: by 70 % of hit@10 on made-up logs, several times on entree. If only an export
-is left of the champion, its own user vectors are used.
+knowing more of the day, even if badly trained: by 70 % of hit@10 on made-up logs, several times on entree.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from surf2vec.tasks.corpus.cleaning import keep_in_vocabulary
@@ -34,10 +31,7 @@ from surf2vec.tasks.evaluation.evaluate import (
     rank_all,
     rank_held_out,
 )
-from surf2vec.tasks.evaluation.scores import Scores, VectorScores, score_of
-from surf2vec.tasks.export.vector_files import ITEM_ROW_GROUP_ROWS
-from surf2vec.tasks.release.folder import EXPORT_MANIFEST, ReleaseFolder, open_folder
-from surf2vec.tasks.release.release_reader import decode_vectors
+from surf2vec.tasks.evaluation.scores import Scores, score_of
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.store.generation import Generation, open_generation
@@ -73,7 +67,7 @@ def side_of(corpus: Corpus, generation: Generation) -> Ranker:
 
 
 def open_side(root: Root, release: str) -> Ranker | str:
-    """Return the ranker of a registered release, or a text that says what is missing. Raises DamageError for altered files."""
+    """Return the ranker of a pinned release, or a text that says what is missing. Raises DamageError for altered files."""
     generation = find_pinned(root.store, release)
     if generation is not None:
         corpus_dir = root.corpus(generation.manifest["window_id"])
@@ -81,58 +75,7 @@ def open_side(root: Root, release: str) -> Ranker | str:
             corpus = open_corpus(corpus_dir)
             frozen = freeze_items(generation, corpus.count_training_tokens(), generation.config.threads)
             return replace(side_of(corpus, generation), frozen=frozen)
-    exported = open_exported(root, release)
-    if exported is None:
-        return f"the export or corpus of release {release} is gone"
-    if not exported.manifest["item_files"]:
-        return f"the pinned generation of release {release} is gone, and a tree's export has no items to rank"
-    scores = VectorScores(exported.read_items, exported.corpus.num_items, exported.vector_size)
-    return Ranker(exported.corpus, exported, scores, exported.vector_size)
-
-
-def open_exported(root: Root, release: str) -> "Exported | None":
-    """Return the export of a release with its corpus; None if one of them is gone."""
-    if not (root.export(release) / EXPORT_MANIFEST).exists():
-        return None
-    export = open_folder(root.export(release))
-    corpus_dir = root.corpus(export.manifest["created_from"]["window_id"])
-    return Exported(export, open_corpus(corpus_dir)) if (corpus_dir / CORPUS_MANIFEST).exists() else None
-
-
-@dataclass(frozen=True)
-class Exported:
-    """Reads the vectors of an export, with the methods of a generation."""
-
-    release: ReleaseFolder
-    corpus: Corpus
-
-    @property
-    def manifest(self) -> dict[str, Any]:
-        return self.release.manifest
-
-    @property
-    def vector_size(self) -> int:
-        return self.manifest["vector_size"]
-
-    def read_users(self, partition: int, /) -> NDArray[np.float32]:
-        """Return float32[n, D] in the order of the corpus's rows; zeros for rows that are not in the export."""
-        vectors = np.zeros((int(self.corpus.users[partition]), self.vector_size), np.float32)
-        table = self.release.read_partition(partition)
-        if table is not None:
-            rows = pc.index_in(table["user_id"], value_set=self.corpus.read_ids(partition)).to_numpy()
-            vectors[rows] = decode_vectors(table)
-        return vectors
-
-    def read_items(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Return the vectors of items `start` to `stop`, float32[n, D]; complete row groups are read."""
-        first, last = start // ITEM_ROW_GROUP_ROWS, -(-stop // ITEM_ROW_GROUP_ROWS)
-        table = self._items.read_row_groups(range(first, last), columns=["vector"])
-        offset = first * ITEM_ROW_GROUP_ROWS
-        return decode_vectors(table)[start - offset : stop - offset].copy()
-
-    @cached_property
-    def _items(self) -> pq.ParquetFile:
-        return pq.ParquetFile(self.release.path("item_vectors/part-00000.parquet"))
+    return f"the corpus or the pinned generation of release {release} is gone"
 
 
 def evaluate_and_compare(
@@ -191,7 +134,6 @@ def compare_releases(
     return {
         "num_users": ranks.shape[1],
         "num_items": num_items,
-        "is_fitted": champion.frozen is not None,
         "coverage": coverage[0],
         "champion_coverage": coverage[1],
     }

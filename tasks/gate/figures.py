@@ -15,14 +15,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from surf2vec.tasks.config import GateConfig
+from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST
 from surf2vec.tasks.corpus.window import Window
-from surf2vec.tasks.evaluation.comparison import Exported, find_users, match_items, match_unchanged, open_exported
+from surf2vec.tasks.evaluation.comparison import find_users, match_items, match_unchanged
 from surf2vec.tasks.export.vector_files import interests_of, read_vectors
 from surf2vec.tasks.gate.rules import TOP, Judgement, Rule, compare, hits, make_table, reciprocals
-from surf2vec.tasks.release.folder import ReleaseFolder
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST, ReleaseFolder, open_folder
 from surf2vec.tasks.release.release_reader import decode_vectors
 from surf2vec.tasks.root.records import Comparison, Steps, read_run_record
 from surf2vec.tasks.root.run import Root, Run
+from surf2vec.trainer.store.tokens import Corpus, open_corpus
 
 Days = Mapping[date, int]
 """The number of events of each UTC day with events."""
@@ -43,6 +45,23 @@ NORM_MULTIPLE = 5.0
 """A vector is an outlier if it is longer than this multiple of the median length."""
 MAX_OUTLIERS = 0.01
 """The maximum share of users whose vectors are outliers."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The export of a release, and its corpus."""
+
+    release: ReleaseFolder
+    corpus: Corpus
+
+
+def open_exported(root: Root, release: str) -> Exported | None:
+    """Return the export of a release with its corpus; None if one of them is gone."""
+    if not (root.export(release) / EXPORT_MANIFEST).exists():
+        return None
+    export = open_folder(root.export(release))
+    corpus_dir = root.corpus(export.manifest["created_from"]["window_id"])
+    return Exported(export, open_corpus(corpus_dir)) if (corpus_dir / CORPUS_MANIFEST).exists() else None
 
 
 @dataclass(frozen=True)
@@ -251,8 +270,8 @@ def _vectors(case: Case, tonight: Exported) -> Figures:
     """Return whether the space is the champion's, and how far vectors drifted in it."""
     champion = open_exported(case.root, case.champion or "")
     reason = gone = f"the export or corpus of release {case.champion} is gone"
-    space = champion.manifest["space_id"] if case.champion_space is None and champion else case.champion_space
-    is_one = tonight.manifest["space_id"] == space
+    space = champion.release.manifest["space_id"] if case.champion_space is None and champion else case.champion_space
+    is_one = tonight.release.manifest["space_id"] == space
     figures: Figures = {"space": gone if space is None else float(is_one)}
     if champion and not is_one:
         reason = "the spaces differ"

@@ -138,7 +138,6 @@ class Comparison(_Record):
     reason: str | None = None
     num_users: int | None = None
     num_items: int | None = None
-    is_fitted: bool | None = None
     coverage: float | None = None
     champion_coverage: float | None = None
     ranks: str | None = None

@@ -11,7 +11,6 @@ import pytest
 from surf2vec.tasks.config import EvaluateConfig, IngestConfig, PublishConfig
 from surf2vec.tasks.corpus.build import build_corpus
 from surf2vec.tasks.corpus.window import CorpusRequest
-from surf2vec.tasks.evaluation.comparison import Exported
 from surf2vec.tasks.gate.figures import compare_vectors
 from surf2vec.tasks.ingest.ingest import ingest
 from surf2vec.tasks.queries.explain import explain_user
@@ -130,12 +129,10 @@ def test_an_altered_export_answers_nobody(trained: tuple[Root, str]) -> None:
     folder, users = root.export("r1"), sorted(read_users(root.export("r1")))[:2]
 
     def answer() -> Any:
-        exported = Exported(open_folder(folder), open_corpus(root.corpus(window_id)))
-        ids = exported.corpus.read_ids(0)
+        export, ids = open_folder(folder), open_corpus(root.corpus(window_id)).read_ids(0)
         return (
             [similar_users(root, folder, user, 5) for user in users],
-            exported.read_users(1).tolist(),
-            compare_vectors(ids, exported.release, exported.release, 0).tolist(),
+            [compare_vectors(ids, export, export, partition).tolist() for partition in (0, 1)],
         )
 
     for path in _files(folder):

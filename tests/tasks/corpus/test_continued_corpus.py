@@ -205,20 +205,6 @@ def test_the_id_depends_on_the_base_and_how_long_users_stay(many: tuple[Root, Co
     assert told["num_changed"] > 0
 
 
-def test_a_base_that_cannot_be_continued_is_refused(tmp_path: Path) -> None:
-    root = write_events(tmp_path / "one", FIRST)
-    base = build(root, Night(1, 1), None)
-    with pytest.raises(InputError, match="was made with cleaning .*; run with --full"):
-        build(root, Night(1, 2), base, IngestConfig())
-    other = write_events(tmp_path / "two", FIRST, partitions=8)
-    with pytest.raises(InputError, match=rf"corpus {base.manifest['window_id']} is gone"):
-        build(other, Night(1, 2), base)
-    shutil.copytree(base.folder, other.corpus(base.manifest["window_id"]))
-    with pytest.raises(InputError, match="was made with partitions 4, not 8"):
-        build(other, Night(1, 2), base)
-    assert len(list((other.path / "corpus").iterdir())) == 1
-
-
 @pytest.mark.parametrize("name", ["vocabulary.parquet", "p00000.users.parquet", "p00000.tokens.npy"])
 def test_a_damaged_base_is_named_and_nothing_is_left(tmp_path: Path, name: str) -> None:
     root = write_events(tmp_path, FIRST, partitions=1)

@@ -21,13 +21,11 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.store.tokens import VOCABULARY, Corpus
 from surf2vec.trainer.store.writer import pin_generation
-from surf2vec.trainer.system.files import read_json, write_json
 from surf2vec.trainer.training.infer import infer_vectors, take_histories
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
 from surf2vec.trainer.training.vectors import join_parts
 from tests.data.corpora import describe_anew, planted_histories, write_corpus
-from tests.roots.releases import draw_generation, export_release
 from tests.roots.scores import score_by_vectors
 
 MEMORY_BYTES = 4 * 10**9
@@ -85,7 +83,7 @@ def test_literal_questions(tmp_path: Path) -> None:
     told, ranks = compare(tmp_path, challenger, champion)
     # Of c and d, which neither has seen of ann: the challenger puts d first (e does not count), the champion c (x does not).
     assert ranks.tolist() == [[2.0], [1.0]]
-    assert told == {"num_users": 1, "num_items": 4, "is_fitted": False, "coverage": 1.0, "champion_coverage": 1.0}
+    assert told == {"num_users": 1, "num_items": 4, "coverage": 1.0, "champion_coverage": 1.0}
 
 
 @settings(max_examples=25)
@@ -159,11 +157,11 @@ def test_a_champion_answers_for_users_as_the_challenger_knows_them(tmp_path: Pat
         np.testing.assert_array_equal(mine.seen_items, theirs.seen_items)
         found += len(mine.items)
     told, _ = compare(tmp_path, challenger, champion)
-    assert (told["num_users"], told["is_fitted"]) == (found, True)
+    assert told["num_users"] == found
     assert found > 100
     pinned = root.store / "pinned" / "r1.json"
     pinned.unlink()
-    assert "the export or corpus of release r1 is gone" in str(open_side(root, "r1"))  # and no export
+    assert open_side(root, "r1") == "the corpus or the pinned generation of release r1 is gone"
 
 
 def test_nothing_to_go_by_is_said(tmp_path: Path) -> None:
@@ -188,27 +186,6 @@ def test_items_go_by_their_urls(tmp_path: Path) -> None:
     to_second, to_first = match_items(tmp_path / "one", tmp_path / "two")
     assert to_second.tolist() == [2, -1, 0]
     assert to_first.tolist() == [2, -1, 0, -1]
-
-
-def test_a_champion_is_read_from_its_export_when_its_generation_is_gone(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    histories = {f"user-{i}": [i % 5, (i + 1) % 5, (i + 2) % 5] for i in range(40)}
-    corpus = write_corpus(root.corpus("before"), histories, 2, 5)
-    generation = draw_generation(corpus.folder)
-    export_release(root, "r1", corpus.folder, generation)  # type: ignore[arg-type]
-    found = open_side(root, "r1")
-    assert isinstance(found, Ranker)
-    for partition in range(2):
-        np.testing.assert_array_equal(found.users.read_users(partition), generation.read_users(partition))
-    [piece] = found.scores.pieces()
-    np.testing.assert_allclose(piece.score(np.ones((1, 8), np.float32))[0], generation.items.sum(axis=1), rtol=1e-5)
-    manifest = read_json(root.export("r1") / "manifest.json")
-    write_json(root.export("r1") / "manifest.json", manifest | {"item_files": {}})
-    assert "a tree's export has no items" in str(open_side(root, "r1"))
-    (corpus.folder / "manifest.json").unlink()
-    assert "the export or corpus of release r1 is gone" in str(open_side(root, "r1"))
-    (root.export("r1") / "manifest.json").unlink()
-    assert "the export or corpus of release r1 is gone" in str(open_side(root, "r1"))
 
 
 def test_the_ranks_name_nobody(tmp_path: Path) -> None:

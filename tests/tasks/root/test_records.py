@@ -46,7 +46,7 @@ RECORD = r"""
   "num_left": 0, "num_new_items": 0, "num_new_users": 0, "num_tokens": 615, "num_users": 40, "partitions": 8,
   "seconds": 25.727, "since": "2026-01-01", "undated": false, "until": "2026-01-02", "window_id": "827e035517eca820"},
   "evaluate": {"comparison": {"champion": "5295cab8534a", "champion_coverage": 1.0, "coverage": 1.0,
-  "is_fitted": true, "num_items": 30, "num_users": 40, "ranks": "runs/b820c389cc63/ranks.npy"},
+  "num_items": 30, "num_users": 40, "ranks": "runs/b820c389cc63/ranks.npy"},
   "digest": "b820c389cc63", "metrics": {"coverage_at_20": 1.0, "hit_at_10": 0.45, "hit_at_20": 1.0,
   "mrr_at_20": 0.1596}, "num_users": 40, "seconds": 8.156},
   "export": {"bytes": 13141, "digest": "b820c389cc63", "dtype": "float32",
