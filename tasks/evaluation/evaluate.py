@@ -4,6 +4,7 @@ The held-out item is the newest event whose item was new to the user. Training h
 that the user has not seen before are ranked by `dot(user vector, item vector)`, or by their probability in a tree.
 """
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,18 +20,22 @@ from surf2vec.tasks.export.reduction import PROJECTION_FILE, project, read_proje
 from surf2vec.tasks.export.vector_files import encode_vectors
 from surf2vec.tasks.release.folder import open_folder
 from surf2vec.tasks.release.release_reader import decode_vectors
+from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.events import OnEvent, ignore_event
-from surf2vec.trainer.store.generation import Generation
+from surf2vec.trainer.store.generation import Generation, open_generation
 from surf2vec.trainer.store.tokens import Corpus, Histories, gather_spans
 from surf2vec.trainer.system.memory import private_bytes
 from surf2vec.trainer.system.units import size
 from surf2vec.trainer.training.infer import FrozenItems, freeze_items, infer_parts, take_histories
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 from surf2vec.trainer.training.vectors import BothParts, join_parts
 
 TOP = 20
 LEAST_GAIN = 2.0  # the gain for which a setting is chosen, in standard errors
 GROUP_BYTES = 64_000_000  # users' vectors that are ranked in one pass over the items
+_NO_COMMITS_SECONDS = 86_400.0
 POPULARITY_BYTES_PER_ITEM = 56  # counts, and their positions during the sort
 
 T = TypeVar("T")
@@ -224,11 +229,6 @@ def questions(corpus: Corpus, generation: UserReader | None, by_choosing: bool =
             )
 
 
-def join_questions(questions: Iterable[Question]) -> Iterator[Question]:
-    """Merge questions into larger ones, so that items are read less often."""
-    return (question for (question,) in join_sides(zip(questions, strict=True)))
-
-
 def join_sides(questions: Iterable[tuple[Question, ...]]) -> Iterator[tuple[Question, ...]]:
     """Merge questions about the same users to several releases, up to about GROUP_BYTES each."""
     group: list[tuple[Question, ...]] = []
@@ -276,6 +276,21 @@ def rank_choosing(corpus: Corpus, generation: Generation) -> NDArray[np.float64]
     scores = score_of(generation, corpus.count_training_tokens())
     asked = zip(questions(corpus, BothParts(generation, corpus), by_choosing=True), strict=True)
     return rank_all(asked, lambda question: (rank_held_out(question, scores, with_top=False),))[0].ranks
+
+
+def rank_trained(
+    sample: Corpus, store_dir: Path, config: TrainConfig, memory_bytes: int, on_event: OnEvent = ignore_event
+) -> tuple[NDArray[np.float64], dict[str, Any]]:
+    """Train a sample from scratch, with a store that is removed again. Returns the results of `rank_choosing` and of `train`.
+
+    Raises TrainingError if the training diverges, ResourceError if it does not fit into memory.
+    """
+    job = Job(sample.folder, store_dir, replace(config, commit_seconds=_NO_COMMITS_SECONDS), memory_bytes)
+    try:
+        trained = train(job, on_event)
+        return rank_choosing(sample, open_generation(store_dir)), trained
+    finally:
+        shutil.rmtree(store_dir, ignore_errors=True)
 
 
 def measure_gain(differences: NDArray[np.float64]) -> tuple[float, float]:

@@ -26,6 +26,7 @@ from surf2vec.tasks.config import (
     Section,
     StoreConfig,
 )
+from surf2vec.tasks.root.wording import flatten
 from surf2vec.trainer.config import TrainConfig, TrainSettings, complete
 from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.system.units import parse_bytes
@@ -130,7 +131,7 @@ def read_toml(file: Path) -> dict[str, Any]:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"cannot read the configuration {file}: {error}") from None
-    for key in leaves(values):
+    for key in flatten(values):
         check_key(key, f"{file}{name_line(file, key)}: ")
     return values
 
@@ -172,14 +173,6 @@ def set_value(values: dict[str, Any], key: str, value: Any) -> None:
     for parent in parents:
         values = values.setdefault(parent, {})
     values[last] = value
-
-
-def leaves(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns dotted key → value."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        found |= leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
 
 
 def check_key(key: str, where: str = "") -> None:

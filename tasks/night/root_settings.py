@@ -13,10 +13,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from surf2vec.tasks.night.config import PipelineConfig, leaves, list_sections, load_config, name_line, read_toml
+from surf2vec.tasks.night.config import PipelineConfig, list_sections, load_config, name_line, read_toml
 from surf2vec.tasks.root.credentials import mask_values
 from surf2vec.tasks.root.identity import is_same_registry, plain_uri
 from surf2vec.tasks.root.run import Root, Run
+from surf2vec.tasks.root.wording import flatten
 from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.events import OnEvent, log
 from surf2vec.trainer.system.files import raise_if_unwritten, replace_file
@@ -31,7 +32,7 @@ def read_settings(root: Root) -> dict[str, Any]:
     path = root.settings
     if not path.exists():
         return {}
-    if other := next((key for key in leaves(read_toml(path)) if key.partition(".")[0] not in SECTIONS), None):
+    if other := next((key for key in flatten(read_toml(path)) if key.partition(".")[0] not in SECTIONS), None):
         raise ConfigError(
             f"{path}{name_line(path, other)}: {other} belongs to a call; a root has settings of ingest and publish: give it "
             "with --set, or in a file of your own with --config"
@@ -42,7 +43,7 @@ def read_settings(root: Root) -> dict[str, Any]:
 def list_given(config: PipelineConfig) -> dict[str, Any]:
     """Return the settings of a root, by key, that are set, be it to the default; but Prefect's form sets all to it."""
     is_form = config.model_fields_set >= set(PipelineConfig.model_fields)
-    return leaves(config.model_dump(mode="json", include=set(SECTIONS), exclude_unset=True, exclude_defaults=is_form))
+    return flatten(config.model_dump(mode="json", include=set(SECTIONS), exclude_unset=True, exclude_defaults=is_form))
 
 
 def follow_root(config: PipelineConfig, root: Root) -> PipelineConfig:
@@ -55,9 +56,9 @@ def follow_root(config: PipelineConfig, root: Root) -> PipelineConfig:
 
 def list_values(root: Root, section: str | None, file: Path | None, settings: Sequence[str]) -> list[dict[str, Any]]:
     """Return `list_sections`, each setting with its value in a call with this --config and --set, and where it comes from."""
-    values = mask_values(leaves(follow_root(load_config(file, settings), root).model_dump(mode="json")))
+    values = mask_values(flatten(follow_root(load_config(file, settings), root).model_dump(mode="json")))
     origins = dict.fromkeys(read_settings(root), root.settings.name)
-    origins |= dict.fromkeys(leaves(read_toml(file)) if file else (), "--config")
+    origins |= dict.fromkeys(flatten(read_toml(file)) if file else (), "--config")
     origins |= dict.fromkeys((setting.partition("=")[0].strip() for setting in settings), "--set")
     sections = [asdict(one) for one in list_sections(section)]
     for one in (one for each in sections for one in each["settings"]):
@@ -95,7 +96,7 @@ def remember(root: Root, config: PipelineConfig, on_event: OnEvent) -> None:
 
 def remember_run(root: Root, run_id: str, on_event: OnEvent) -> None:
     """Write the settings of a run that are not the defaults into the file of a root that was lost with its own."""
-    made, usual = leaves(Run(root, run_id).record().config), leaves(PipelineConfig().model_dump(mode="json"))
+    made, usual = flatten(Run(root, run_id).record().config), flatten(PipelineConfig().model_dump(mode="json"))
     kept = [key for key in made.keys() & usual if key.partition(".")[0] in SECTIONS and made[key] != usual[key]]
     if not root.settings.exists():  # root.json has the registry
         given = {key: made[key] for key in kept if key != "publish.tracking_uri"}

@@ -10,16 +10,10 @@ from surf2vec.tasks.night.runs import find_run, is_whole
 from surf2vec.tasks.registry.faults import is_served
 from surf2vec.tasks.registry.releases import add_serving
 from surf2vec.tasks.report.measured import list_train_metrics
-from surf2vec.tasks.report.tables import list_facts, list_losses, list_notes
+from surf2vec.tasks.report.tables import STEPS, list_facts, list_losses, list_notes
 from surf2vec.tasks.root import records
 from surf2vec.tasks.root.run import Run
 from surf2vec.trainer.system.files import digest_json, is_locked
-
-STEPS = (
-    records.IngestStep, records.CorpusStep, records.TrialStep, records.TrainStep, records.ChooseStep, records.EvaluateStep,
-    records.RefitStep, records.SettleStep, records.ExportStep, records.GateStep, records.RegisterStep, records.ReportStep,
-)  # fmt: skip
-"""The steps of a night that is complete."""
 
 
 def find_finished(night: NightContext, logs: list[str]) -> Run | None:
@@ -37,7 +31,7 @@ def find_finished(night: NightContext, logs: list[str]) -> Run | None:
     steps = run.record().steps
     if steps.unchanged:
         return run if Run(root, steps.unchanged.release).record_path.exists() else None
-    if not all(steps.find(step) for step in STEPS):
+    if not {*STEPS, "settle", "report"} <= steps.ended().keys():
         return None
     gate, verdict = digest_gate(run, config.gate), digest_verdict(run, config.publish)
     is_current = steps.gate.digest == gate and steps.registered.digest == steps.report.digest == verdict

@@ -24,7 +24,6 @@ from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.report.cards import list_night, model_card, name_night, version_card
 from surf2vec.tasks.report.measured import list_train_metrics
-from surf2vec.tasks.report.tables import flatten
 from surf2vec.tasks.root.credentials import mask_credentials, mask_values
 from surf2vec.tasks.root.identity import ROOT_TAG, claim_registry, is_own_registry, registry_uri
 from surf2vec.tasks.root.records import (
@@ -32,6 +31,7 @@ from surf2vec.tasks.root.records import (
     RunRecord,
 )
 from surf2vec.tasks.root.run import Root, open_scratch_folder
+from surf2vec.tasks.root.wording import flatten
 from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.system.files import digest_file, read_json, replace_file, sync_folders, verify_all
 from surf2vec.trainer.system.units import parse_bytes

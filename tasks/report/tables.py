@@ -21,6 +21,7 @@ from surf2vec.tasks.root.records import (
 )
 from surf2vec.tasks.root.wording import (
     UNKNOWN,
+    flatten,
     format_bytes,
     format_compact,
     format_count,
@@ -233,14 +234,6 @@ def list_settings(values: dict[str, Any]) -> dict[str, dict[str, str]]:
         for name, rows in [("", alone), *sections]
         if rows
     }
-
-
-def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns nested settings by dotted name: `{"train": {"epochs": 5}}` → `{"train.epochs": 5}`."""
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
 
 
 def list_losses(record: RunRecord) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ as it is.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from surf2vec.tasks.root.credentials import map_texts, mask_credentials
@@ -96,6 +97,14 @@ def format_value(name: str, value: Any) -> str:
         return f"{value:,}" if isinstance(value, int) else f"{value:g}"
     texts = value if isinstance(value, list | tuple) else [] if value is None else [value]
     return mask_credentials(", ".join(map(str, texts))) or UNKNOWN
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by dotted name: `{"train": {"epochs": 5}}` → `{"train.epochs": 5}`."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
 
 
 def shown(text: str) -> str:

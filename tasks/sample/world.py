@@ -17,7 +17,6 @@ from typing import Literal
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 
 Format = Literal["csv", "jsonl", "parquet", "combined"]
 ROW_GROUP_ROWS = 131_072
@@ -114,22 +113,13 @@ def make_tails(seed: int) -> pl.Series:
     return pl.Series([template.format(token=f"{token:016x}", number=number) for template, token, number in filled])
 
 
-def write_ids(keys: np.ndarray) -> pl.Series:
-    """Returns user ids: each uint64 as 16 hex digits."""
-    text = keys.astype(">u8").tobytes().hex().encode()
-    offsets = np.arange(len(keys) + 1, dtype=np.int32) * 16
-    ids = pl.from_arrow(pa.StringArray.from_buffers(len(keys), pa.py_buffer(offsets), pa.py_buffer(text)))
-    assert isinstance(ids, pl.Series)
-    return ids
-
-
 def make_events(visits: pl.DataFrame, day: date, world: World, tails: pl.Series) -> pl.DataFrame:
     """Returns the events of visits: user_id, url, ts (UTC). A broken one lacks its user, URL or time."""
     spelling = np.searchsorted(np.cumsum(list(ORIGINS.values()))[:-1], visits["spelling"] / POOL_SIZE, side="right")
     origins, pages = pl.Series(list(ORIGINS)).gather(spelling), world.pages.gather(visits["item"])
     events = pl.DataFrame(
         {
-            "user_id": write_ids(visits["key"].to_numpy()),
+            "user_id": [f"{key:016x}" for key in visits["key"]],
             "url": origins + pages + tails.gather(visits["tail"]),
             "ts": np.datetime64(day, "us") + visits["second"].to_numpy().astype("m8[s]"),
         }

@@ -16,7 +16,7 @@ from surf2vec.tasks.evaluation.evaluate import (
     TOP,
     Question,
     Ranking,
-    join_questions,
+    join_sides,
     measure_gain,
     questions,
 )
@@ -69,8 +69,8 @@ def choose_by_log(corpus: Corpus, generation: Generation) -> dict[str, Any]:
         return pick({})
     equal = replace(generation, manifest=generation.manifest | {"choice": {"trail_weight": 0.5}})
     scores = score_of(equal, np.zeros(corpus.num_items, np.int64))
-    asked = join_questions(questions(corpus, BothParts(equal, corpus), by_choosing=True))
-    ranks = np.concatenate([_find_ranks(question, scores, generation.config.interest_size) for question in asked])
+    asked = join_sides(zip(questions(corpus, BothParts(equal, corpus), by_choosing=True), strict=True))
+    ranks = np.concatenate([_find_ranks(question, scores, generation.config.interest_size) for (question,) in asked])
     return pick(dict(zip(ALL_WEIGHTS, ranks.T, strict=True)))
 
 

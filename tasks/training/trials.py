@@ -6,23 +6,22 @@ errors of the difference, user by user. The present values are those of the rele
 them; a night that continues a release keeps them. All trials together take a quarter of the training's seconds or less.
 """
 
-import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from surf2vec.tasks.corpus.sample import write_user_sample
-from surf2vec.tasks.evaluation.evaluate import LEAST_GAIN, TOP, measure_gain, rank_choosing
+from surf2vec.tasks.evaluation.evaluate import LEAST_GAIN, TOP, measure_gain, rank_trained
 from surf2vec.tasks.root.run import Root, open_scratch_folder
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ResourceError, TrainingError
 from surf2vec.trainer.events import OnEvent, log
-from surf2vec.trainer.store.generation import Generation, open_generation
+from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
 from surf2vec.trainer.training.job import Job
-from surf2vec.trainer.training.loop import train
 
 VALUES: dict[str, tuple[float, ...]] = {
     "trail_l2": (0.1, 0.2),
@@ -36,7 +35,6 @@ MIN_ASKED = 2_000
 """Users that rank. Fewer do not distinguish a gain of .01 from chance."""
 MAX_ASKED = 2_500
 """More would take more time to rank than to train."""
-_NO_COMMITS_SECONDS = 86_400.0
 
 
 def try_settings(
@@ -60,11 +58,8 @@ def try_settings(
         trials = [start] + [start | {name: value} for name in VALUES for value in VALUES[name] if value != start[name]]
         hits: list[NDArray[np.float64] | None] = []
         for number, settings in enumerate(trials):
-            config = replace(
-                job.config, trail_weight=1.0, parts="trail", commit_seconds=_NO_COMMITS_SECONDS, **settings
-            )
-            trial = Job(sample.folder, folder / "store", config, job.host_memory_bytes)
-            hits.append(find_hits(trial, sample))
+            config = replace(job.config, trail_weight=1.0, parts="trail", **settings)
+            hits.append(find_hits(sample, folder / "store", config, job.host_memory_bytes))
             on_event("progress", {"step": "trial", "done": number + 1, "total": len(trials), "unit": "trials"})
     choice = pick_settings(trials, hits)
     for gain in choice["gains"]:
@@ -102,18 +97,15 @@ def share_of(num_users: int) -> int:
     return max(ONE_IN, -(-num_users // MAX_USERS))
 
 
-def find_hits(job: Job, sample: Corpus) -> NDArray[np.float64] | None:
+def find_hits(sample: Corpus, store_dir: Path, config: TrainConfig, memory_bytes: int) -> NDArray[np.float64] | None:
     """Train the sample and return whether each asked user's item is among the first TOP, float64[m].
 
     None if the training diverged or does not fit into memory.
     """
     try:
-        train(job)
-        return (rank_choosing(sample, open_generation(job.store_dir)) <= TOP).astype(float)
+        return (rank_trained(sample, store_dir, config, memory_bytes)[0] <= TOP).astype(float)
     except (TrainingError, ResourceError):
         return None
-    finally:
-        shutil.rmtree(job.store_dir, ignore_errors=True)
 
 
 def pick_settings(trials: list[dict[str, float]], hits: list[NDArray[np.float64] | None]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ on the sample. No trial is stopped early by its loss: losses with other negative
 """
 
 import dataclasses
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surf2vec.tasks.corpus.sample import write_user_sample
-from surf2vec.tasks.evaluation.evaluate import rank_choosing
+from surf2vec.tasks.evaluation.evaluate import rank_trained
 from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.root.run import Root, lock_root, open_scratch_folder, private_files
 from surf2vec.tasks.tuning.study import (
@@ -31,16 +30,12 @@ from surf2vec.tasks.tuning.study import (
 from surf2vec.trainer.config import TrainSettings
 from surf2vec.trainer.errors import InputError, TrainingError
 from surf2vec.trainer.events import OnEvent, ignore_event
-from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
-from surf2vec.trainer.training.job import Job
-from surf2vec.trainer.training.loop import train
 
 MIN_USERS = 250
 MAX_ASKED = 20_000
 MIN_TRIALS_FOR_IMPORTANCES = 10
 NUM_SHOWN = 5
-_NO_COMMITS_SECONDS = 86_400.0
 
 
 def tune(root: Root, window_id: str, search: Search, on_event: OnEvent = ignore_event) -> dict[str, Any]:
@@ -111,26 +106,23 @@ def run_trial(
     Returns the trial for the study, and 1 / rank of each held-out item, float64[m].
     """
     config = apply_settings(search.train, settings)
-    ranks, tokens_per_second, failure = np.full(sample.manifest["num_choosing"], np.inf), 0.0, None
-    job = Job(
-        sample.folder, store_dir, dataclasses.replace(config, commit_seconds=_NO_COMMITS_SECONDS), search.memory_bytes
-    )
+    ranks, trained, failure = np.full(sample.manifest["num_choosing"], np.inf), dict[str, Any](), None
     started = time.monotonic()
+
+    def report(name: str, values: dict[str, Any]) -> None:
+        if name == "progress":
+            on_event(name, values)
+
     try:
-        trained = train(job, lambda name, values: on_event(name, values) if name == "progress" else None)
-        seconds = time.monotonic() - started
-        tokens_per_second = trained["tokens_per_second"] or 0.0
-        ranks = rank_choosing(sample, open_generation(store_dir))
+        ranks, trained = rank_trained(sample, store_dir, config, search.memory_bytes, report)
     except TrainingError as error:
-        seconds, failure = time.monotonic() - started, str(error)
-    finally:
-        shutil.rmtree(store_dir, ignore_errors=True)
+        failure = str(error)
     metrics = {
         "mrr": float((1 / ranks).mean()),
         "hit_at_10": float((ranks <= 10).mean()),
         "hit_at_20": float((ranks <= 20).mean()),
-        "seconds": round(seconds, 3),
-        "tokens_per_second": tokens_per_second,
+        "seconds": round(trained.get("train_seconds", time.monotonic() - started), 3),
+        "tokens_per_second": trained.get("tokens_per_second") or 0.0,
     }
     trial = {
         "settings": {name: getattr(config, name) for name in settings},

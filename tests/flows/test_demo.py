@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from surf2vec.flows import demo
 from surf2vec.flows.demo import measure_neighbours, nearest_rows
 from surf2vec.tasks.sample.logs import interests_of_keys, keys_of
-from surf2vec.tasks.sample.world import TOPICS, write_ids
+from surf2vec.tasks.sample.world import TOPICS
 from surf2vec.trainer.errors import ResourceError
 
 EAST_NORTH = np.array([[1, 0], [9, 1], [0, 2], [1, 7], [3, 0]], np.float32)
@@ -58,7 +58,7 @@ class PerfectRelease:
         noise = np.random.default_rng(0).normal(0, 0.01, (400, 32))
         directions = np.eye(32)[interests_of_keys(keys, seed)[:, 0]] * (1 + night * (numbers % 2))[:, None]
         vectors = pl.Series((directions + noise).astype(np.float32), dtype=pl.Array(pl.Float32, 32))
-        self.users = pl.LazyFrame({"user_id": write_ids(keys), "vector": vectors})
+        self.users = pl.LazyFrame({"user_id": [f"{key:016x}" for key in keys], "vector": vectors})
         hosts = {"cooking": "kitchen-table", "football": "corner-flag", "cars": "fourth-gear"}
         rows = [
             (f"https://{host}.example/p{n}", TOPICS.index(topic)) for topic, host in hosts.items() for n in range(8)

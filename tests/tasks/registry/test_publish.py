@@ -18,9 +18,9 @@ from surf2vec.tasks.registry.releases import current_release
 from surf2vec.tasks.registry.versions import read_tags
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.release.release_reader import list_files
-from surf2vec.tasks.report.tables import flatten
 from surf2vec.tasks.root.records import RegisterStep, RunRecord, TrainStep
 from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.root.wording import flatten
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.system.files import read_json
 from tests.faults.exits import start

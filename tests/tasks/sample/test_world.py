@@ -23,7 +23,6 @@ from surf2vec.tasks.sample.world import (
     make_world,
     page_name,
     topic_of_url,
-    write_ids,
 )
 from tests.roots.ingest import take_in
 
@@ -80,11 +79,6 @@ def test_tails_have_the_shares_that_are_written() -> None:
     assert len(tails) == 65_536
     assert abs(tails.count("") / 65_536 - TAILS[""]) < 0.001
     assert len({tail for tail in tails if tail.startswith("?gclid=")}) > 2_000
-
-
-def test_ids_are_hex_digits() -> None:
-    keys = np.array([0, 1, 0xDEADBEEF, 2**64 - 1], np.uint64)
-    assert write_ids(keys).to_list() == [f"{key:016x}" for key in keys.tolist()]
 
 
 def test_every_spelling_of_a_page_is_one_item() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from surf2vec.tasks.evaluation import scores as scores_module
-from surf2vec.tasks.evaluation.evaluate import join_questions, questions, rank_held_out
+from surf2vec.tasks.evaluation.evaluate import join_sides, questions, rank_held_out
 from surf2vec.tasks.evaluation.scores import score_of
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.training import choice
@@ -116,6 +116,7 @@ def test_the_hits_are_those_of_ranking_with_each_weight(
     found = choose_by_log(corpus, generation)["hit_at_20"]
     for weight in (0.0, *WEIGHTS, 1.0):
         weighed = replace(generation, manifest=generation.manifest | {"choice": {"trail_weight": weight}})
-        [question] = join_questions(questions(corpus, BothParts(weighed, corpus), by_choosing=True))
+        asked = zip(questions(corpus, BothParts(weighed, corpus), by_choosing=True), strict=True)
+        [(question,)] = join_sides(asked)
         ranks = rank_held_out(question, score_of(weighed, np.zeros(corpus.num_items, np.int64))).ranks
         assert found[f"{weight:g}"] == (ranks <= 20).mean()

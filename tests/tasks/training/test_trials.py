@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from surf2vec.tasks.evaluation import evaluate
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.training import trials
 from surf2vec.tasks.training.trials import VALUES, describe_plan, find_hits, pick_settings, try_settings, why_no_trials
@@ -13,6 +14,7 @@ from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import TrainingError
 from surf2vec.trainer.events import ignore_event
 from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
 from tests.data.corpora import write_corpus
@@ -125,8 +127,8 @@ def test_too_few_to_ask_keeps_the_settings(job: Job, tmp_path: Path, monkeypatch
 
 
 def test_a_training_that_fails_is_no_hit(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: Any) -> None:
+    def fail(*_: Any) -> None:
         raise TrainingError("numbers are no longer finite")
 
-    monkeypatch.setattr(trials, "train", fail)
-    assert find_hits(job, trials.open_corpus(job.corpus_dir)) is None
+    monkeypatch.setattr(evaluate, "train", fail)
+    assert find_hits(open_corpus(job.corpus_dir), job.store_dir, CONFIG, job.host_memory_bytes) is None
