@@ -18,13 +18,6 @@ from surf2vec.trainer.errors import ResourceError
 EAST_NORTH = np.array([[1, 0], [9, 1], [0, 2], [1, 7], [3, 0]], np.float32)
 
 
-def test_nearest_rows_with_fewer_others_than_asked_or_at_the_same_place() -> None:
-    assert nearest_rows(EAST_NORTH, np.array([0, 2]), 2).tolist() == [[4, 1], [3, 1]]  # by cosine, not by length
-    assert nearest_rows(EAST_NORTH, np.arange(5), 10).shape == (5, 4)
-    alike = nearest_rows(np.ones((4, 2), np.float32), np.arange(4), 2)
-    assert all(row not in found for row, found in enumerate(alike.tolist()))
-
-
 @given(st.integers(2, 40), st.integers(1, 12), st.integers(0, 2**32 - 1))
 def test_nearest_rows_are_the_largest_cosines(num_rows: int, num: int, seed: int) -> None:
     vectors = np.random.default_rng(seed).standard_normal((num_rows, 3)).astype(np.float32)

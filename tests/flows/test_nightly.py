@@ -141,17 +141,6 @@ def test_a_killed_night_ends_as_an_undisturbed_one(night: tuple[Path, dict[str, 
     assert resumed["metrics"] == undisturbed["metrics"]
 
 
-@pytest.mark.long
-def test_a_late_file_makes_a_second_release(tmp_path: Path) -> None:
-    write_logs(tmp_path / "logs" / "a.csv", num_users=100)
-    first = run(tmp_path / "root", "--logs", str(tmp_path / "logs" / "*.csv"))
-    write_logs(tmp_path / "logs" / "b.csv", num_users=150)
-    second = run(tmp_path / "root", "--logs", str(tmp_path / "logs" / "*.csv"))
-    assert (second["model_version"], second["alias"]) == (2, "champion")
-    assert second["events"] > first["events"]
-    assert second["release"] != first["release"]
-
-
 @pytest.mark.slow
 def test_too_many_rejects_exit_1_and_leave_what_was_there(night: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     root, _ = night

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surf2vec.tasks.report.page_names import OTHER, sections, short_names, shorten
+from surf2vec.tasks.report.page_names import OTHER, sections, short_names
 
 
 @pytest.mark.parametrize(
@@ -41,13 +41,6 @@ def test_names_are_short_printable_and_not_empty(urls: list[str], max_chars: int
     for name in short_names(urls, max_chars):
         assert 0 < len(name) <= max_chars
         assert name.isprintable()
-
-
-@given(st.text(), st.integers(4, 50))
-def test_shortened_text_keeps_its_beginning(text: str, max_chars: int) -> None:
-    short = shorten(text, max_chars)
-    assert len(short) <= max_chars
-    assert short == text or "…" in short
 
 
 def test_sections_are_the_first_depth_that_divides() -> None:

@@ -89,20 +89,6 @@ def test_alike_lies_together_on_the_map() -> None:
     assert regions[0] == 0
 
 
-def test_the_same_vectors_are_the_same_map() -> None:
-    X, _ = plant_groups(90, 3)
-    assert np.array_equal(lay_out(X), lay_out(X))
-
-
-@pytest.mark.parametrize(("num", "dim"), [(0, 2), (1, 1), (2, 40), (3, 1), (23, 2), (24, 1), (25, 40)])
-def test_maps_of_few_pages(num: int, dim: int) -> None:
-    X, _ = plant_groups(num, 3, dim)
-    places = lay_out(X)
-    assert places.shape == (num, 2)
-    assert np.isfinite(places).all()
-    assert len(divide_map(places, 8)) == num
-
-
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_pages_with_equal_vectors(groups: int) -> None:
     X = np.repeat(np.eye(4, dtype=np.float32)[:groups], 40 // groups, axis=0)

@@ -13,7 +13,6 @@ from surf2vec.tasks.sample.logs import FIRST_DAY, draw_visits, make_user_range, 
 from surf2vec.tasks.sample.world import (
     AGENTS,
     BOT_AGENT,
-    TAILS,
     TOPICS,
     WORDS,
     Format,
@@ -21,7 +20,6 @@ from surf2vec.tasks.sample.world import (
     make_events,
     make_tails,
     make_world,
-    page_name,
     topic_of_url,
 )
 from tests.roots.ingest import take_in
@@ -57,28 +55,6 @@ def test_pages_are_distinct_and_read_back(items: int) -> None:
     sections = np.repeat(np.arange(len(world.section_start) - 1), np.diff(world.section_start))
     assert world.pages.n_unique() == len(world.pages) == items
     assert [topic_of_url(page) for page in world.pages] == [TOPICS[s // world.sections_per_topic] for s in sections]
-
-
-@pytest.mark.parametrize(
-    ("number", "name"),
-    [
-        (0, "s0"),
-        (11, "s11"),
-        (12, "easy-s0"),
-        (192, "s0-2"),
-        (205, "easy-s1-2"),
-        (385, "s1-3"),
-    ],
-)
-def test_page_name(number: int, name: str) -> None:
-    assert page_name([f"s{i}" for i in range(12)], number) == name
-
-
-def test_tails_have_the_shares_that_are_written() -> None:
-    tails = make_tails(1).to_list()
-    assert len(tails) == 65_536
-    assert abs(tails.count("") / 65_536 - TAILS[""]) < 0.001
-    assert len({tail for tail in tails if tail.startswith("?gclid=")}) > 2_000
 
 
 def test_every_spelling_of_a_page_is_one_item() -> None:
