@@ -25,7 +25,9 @@ from surf2vec.tasks.report.plots import Chart, draw_lines
 from surf2vec.tasks.root.records import TrainStep
 from surf2vec.tasks.root.wording import format_short, shown
 
-NUM_REGIONS = 8
+NUM_SECTIONS = 8
+NUM_CARDS = 8
+NEIGHBOUR_GAP = (0.25, 0.25)  # between the pages whose neighbours are listed, as shares of the map
 NUM_NEIGHBOURS = 6
 NAME_CHARS = 34
 TITLE_CHARS = 300
@@ -67,51 +69,45 @@ def draw_items(export_dir: Path | None) -> tuple[dict[str, Any] | None, list[dic
     """Returns the map of an export's pages and the neighbours of some pages; (None, []) if there are no item vectors.
 
     The map has `dots` (x and y as shares of its sides, radius, colour, name, tooltip), `labels` (rows of dots by the class of the
-    label), the legend `groups` (colour, name, number of pages), `by_section` (whether colours are sections of the site) and the
-    export's `num_items`. The neighbours are given for the first page of each region: its `name`, `title`, `count`, `group`
-    (colour, or None) and `near`, the nearest pages as (name, title, cosine).
+    label), the `legend` of the colours, which are sections of the site (colour, name, number of pages; empty if there are none),
+    and the export's `num_items`. The neighbours are given for some frequent pages far apart on the map: `name`, `title`, `count`,
+    and `near`, the nearest pages as (name, title, cosine).
     """
     pages = read_pages(export_dir) if export_dir else None
     if not pages or not pages.urls:
         return None, []
     places = lay_out(pages.directions)
-    regions = divide_map(places, NUM_REGIONS)
     names, counts = short_names(pages.urls, NAME_CHARS), pages.counts.tolist()
     urls = [shorten(shown(url[: 4 * TITLE_CHARS]), TITLE_CHARS) for url in pages.urls]
     titles = [f"{url} · {number:,} events" for url, number in zip(urls, counts, strict=True)]
-    groups, legend, by_section = choose_colours(pages.urls, regions, names)
+    colours, legend = choose_colours(pages.urls)
     radii = (2.2 + 6.3 * np.sqrt(np.maximum(pages.counts, 0) / max(counts[0], 1))).round(1).tolist()
     item_map = {
-        "dots": list(zip(*places.T.tolist(), radii, groups, names, titles, strict=True)),
+        "dots": list(zip(*places.T.tolist(), radii, colours, names, titles, strict=True)),
         "labels": {
             kind: [(ix, shorten(names[ix], LABEL_CHARS[kind])) for ix in thin_out(places, gap)]
             for kind, gap in LABEL_GAPS.items()
         },
-        "groups": [(ix, legend[ix], number) for ix, number in sorted(Counter(groups).items())],
-        "by_section": by_section,
+        "legend": legend,
         "num_items": pages.num_items,
     }
     neighbours: list[dict[str, Any]] = []
-    for region in range(regions.max() + 1):
-        ix = int(np.flatnonzero(regions == region)[0])
+    for ix in thin_out(places, NEIGHBOUR_GAP)[:NUM_CARDS]:
         near = [(names[other], titles[other], cosine) for other, cosine in nearest_pages(pages, ix, NUM_NEIGHBOURS)]
-        group = None if by_section else groups[ix]
         if near:
-            neighbours.append({"name": names[ix], "title": urls[ix], "count": counts[ix], "group": group, "near": near})
+            neighbours.append({"name": names[ix], "title": urls[ix], "count": counts[ix], "near": near})
     return item_map, neighbours
 
 
-def choose_colours(urls: list[str], regions: np.ndarray, names: list[str]) -> tuple[list[int], dict[int, str], bool]:
-    """Returns the colour of each page, the name of each colour, and whether colours are sections of the site.
-
-    If the URLs give no sections, a colour is a region of the map, named after its three most frequent pages.
-    """
-    if found := sections(urls, NUM_REGIONS):
-        biggest = [name for name, _ in Counter(found).most_common() if name != OTHER]
-        order = {name: ix for ix, name in enumerate(biggest)} | {OTHER: NUM_REGIONS}
-        return [order[name] for name in found], {ix: name for name, ix in order.items()}, True
-    first = [np.flatnonzero(regions == region)[:3] for region in range(regions.max() + 1)]
-    return regions.tolist(), {region: ", ".join(names[ix] for ix in rows) for region, rows in enumerate(first)}, False
+def choose_colours(urls: list[str]) -> tuple[list[int], list[tuple[int, str, int]]]:
+    """Returns the colour of each page, and the legend: colour, section of the site, number of pages; empty without sections."""
+    found = sections(urls, NUM_SECTIONS)
+    if not found:
+        return [0] * len(urls), []
+    sizes = Counter(found)
+    biggest = [name for name, _ in sizes.most_common() if name != OTHER]
+    colours = {name: ix for ix, name in enumerate(biggest)} | {OTHER: NUM_SECTIONS}
+    return [colours[name] for name in found], [(ix, name, sizes[name]) for name, ix in colours.items() if sizes[name]]
 
 
 def thin_out(places: Matrix, gap: tuple[float, float]) -> list[int]:
@@ -186,22 +182,6 @@ def lay_out(directions: Matrix) -> Matrix:
     low, high = Y[:, :2].min(axis=0), Y[:, :2].max(axis=0)
     extent = np.where(high - low > 1e-6, high - low, 1)
     return np.clip((Y[:, :2] - (low + high) / 2) / extent + 0.5, 0, 1).round(5).astype(np.float32)
-
-
-def divide_map(places: Matrix, num_regions: int) -> NDArray[np.int64]:
-    """Returns the region 0..R-1 of each position (N, 2), by k-means on the positions. Region 0 has the first page.
-
-    k-means on the vectors would give each outlier a region of its own.
-    """
-    if len(places) == 0:
-        return np.zeros(0, np.int64)
-    from sklearn.cluster import KMeans
-
-    num_clusters = min(num_regions, len(np.unique(places, axis=0)))
-    with threadpool_limits(ONE_THREAD):
-        regions = KMeans(num_clusters, n_init=4, random_state=0).fit_predict(places)
-    _, first, regions = np.unique(regions, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[regions].astype(np.int64)
 
 
 def nearest_pages(pages: Pages, ix: int, num: int) -> list[tuple[int, float]]:

@@ -9,7 +9,6 @@ import pytest
 
 from surf2vec.tasks.report.pictures import (
     Matrix,
-    divide_map,
     lay_out,
     nearest_pages,
     read_pages,
@@ -84,9 +83,6 @@ def test_alike_lies_together_on_the_map() -> None:
     distances = np.linalg.norm(places[:, None] - places[None], axis=2)
     np.fill_diagonal(distances, np.inf)
     assert np.array_equal(group[distances.argmin(axis=1)], group)
-    regions = divide_map(places, 4)
-    assert len({(int(one), int(other)) for one, other in zip(group, regions, strict=True)}) == 4
-    assert regions[0] == 0
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
