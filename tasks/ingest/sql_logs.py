@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +83,11 @@ def run_query(
         way_out = (
             f"its days are {first} to {last} in UTC, which --since and --until can change" if statement.days else ""
         )
-        sql = (
-            f"copy (select {', '.join(fields)} from (\n{statement.text}\n) {'order by day' if statement.days else ''}) "
-            f"to {_quote(result)} (format parquet, kv_metadata {{way_out: {_quote(way_out)}}})"
-        )
+        select = f"select {', '.join(fields)} from (\n{statement.text}\n)"
+        if statement.days:  # rows without a time are of the newest day, as if they were the last lines of a log
+            newest = "coalesce(day, max(day) over (), date '0001-01-01') as day"
+            select = f"select * replace ({newest}) from ({select}) order by day, ts"
+        sql = f"copy ({select}) to {_quote(result)} (format parquet, kv_metadata {{way_out: {_quote(way_out)}}})"
         with _explain(path):
             con.execute(sql, {name: days[name == "until"] for name in statement.days})
         rows = _digest_rows(con, result, bool(statement.days), "ts" in fields)
@@ -133,11 +135,16 @@ def extract_source(name: str, folder: Path, target: Path) -> None:
         raise EmptyLogError(
             f"{name} returns no rows: {about.metadata[b'way_out'].decode() or 'leave it out of --logs'}"
         )
-    rows = f"from read_parquet({_quote(result)})"
-    if day := name.partition(".sql day ")[2]:
-        rows = f"select * exclude (day) from {_with_days(result)} where day = {_quote(day)}"
-    with connect(CHECK_BYTES, target.parent / "spill", CHECK_THREADS) as con:
-        con.execute(f"copy ({rows}) to {_quote(target)} (format parquet)")
+    day = name.partition(".sql day ")[2]
+    rows = f"select * exclude (day) from read_parquet({_quote(result)}) where day = {_quote(day)}"
+    sql = rows if day else f"from read_parquet({_quote(result)})"
+    _read_results().cursor().execute(f"copy ({sql}) to {_quote(target)} (format parquet)")
+
+
+@cache
+def _read_results() -> duckdb.DuckDBPyConnection:
+    """Return the connection that reads results: to open one takes longer than to read a day."""
+    return duckdb.connect(config={"memory_limit": f"{CHECK_BYTES}B", "threads": CHECK_THREADS})
 
 
 def adapt(config: IngestConfig, path: Path) -> IngestConfig:
@@ -211,18 +218,11 @@ def _inspect(con: duckdb.DuckDBPyConnection, path: str, statement: Statement, ti
 def _digest_rows(con: duckdb.DuckDBPyConnection, result: Path, has_days: bool, has_times: bool) -> list[dict[str, Any]]:
     """Return the number of rows and the sums of their hashes, by day if they have it."""
     day = "day::varchar" if has_days else "null"
-    file = f"read_parquet({_quote(result)}, file_row_number = {not has_times})"
-    rows = f"from {_with_days(result) if has_days else file} as row"
+    rows = f"from read_parquet({_quote(result)}, file_row_number = {not has_times}) as row"
     sums = "sum(md5_number_lower(text))::varchar as low, sum(md5_number_upper(text))::varchar as high"
     texts = f"select {day} as day, to_json(row)::varchar as text {rows}"
     found = con.sql(f"select day, count(*) as num_rows, {sums} from ({texts}) group by day order by day")
     return found.to_arrow_table().to_pylist()
-
-
-def _with_days(result: Path) -> str:
-    """Return the rows of a result as SQL. Those without a time are of its newest day, as if they were the last lines of a log."""
-    file = f"read_parquet({_quote(result)})"
-    return f"(select * replace (coalesce(day, (select max(day) from {file}), date '0001-01-01') as day) from {file})"
 
 
 @contextmanager
