@@ -81,7 +81,7 @@ def run_query(
     with _open(path, config, result.parent, memory_bytes, threads) as con:
         fields = _inspect(con, path, statement, config.timezone)
         way_out = (
-            f"its days are {first} to {last} in UTC, which --since and --until can change" if statement.days else ""
+            f"its days are {first} to {last} in UTC, by --since, --until and window_days" if statement.days else ""
         )
         select = f"select {', '.join(fields)} from (\n{statement.text}\n)"
         if statement.days:  # rows without a time are of the newest day, as if they were the last lines of a log

@@ -93,7 +93,7 @@ def test_without_a_time_the_order_of_the_rows_counts(place: Path) -> None:
 
 def test_a_window_without_rows_is_named(place: Path) -> None:
     message = (
-        r"shop\.sql returns no rows: its days are 2020-12-01 to 2020-12-04 in UTC, which --since and --until can change"
+        r"shop\.sql returns no rows: its days are 2020-12-01 to 2020-12-04 in UTC, by --since, --until and window_days"
     )
     with pytest.raises(InputError, match=message):
         take_in(place / "root", write_query(place, WINDOW), days=(date(2020, 12, 1), date(2020, 12, 4)))
