@@ -1,6 +1,7 @@
 """Reads nested records, of JSON lines or Parquet, as fields. A record with a list of pages makes a row for each of them."""
 
 import json
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -90,6 +91,8 @@ def _as_text(value: Any, role: str) -> str | None:
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
     if "\0" in text:
         raise ValueError("NUL byte")
+    if not text.isascii() and re.search("[\ud800-\udfff]", text):  # half of a pair of escapes
+        raise ValueError("not JSON")
     if word in ("user", "page") and isinstance(value, float | Decimal):
         if value % 1:
             raise ValueError(f"{word} is no whole number")

@@ -141,6 +141,16 @@ def test_an_object_that_appears_later_is_a_reject(tmp_path: Path, role: str, wor
     assert record["events"] == 2001
 
 
+@pytest.mark.parametrize("name", ["{}", "fields.{}"])
+def test_half_of_a_surrogate_pair_is_a_reject(tmp_path: Path, name: str) -> None:
+    good = {"user_id": "é", "url": "/a", "ts": 1_793_610_000}
+    records: list[Any] = [good, good | {"user_id": "\ud800"}, good | {"url": "/\udfff"}]
+    columns = {"user": name.format("user_id"), "url": name.format("url"), "time": name.format("ts")}
+    log = write(tmp_path / "a.jsonl", records if name == "{}" else [{"fields": record} for record in records])
+    take_in(tmp_path / "root", log, max_reject_ratio=1, columns=columns)
+    assert read_rejects(tmp_path / "root") == [("a.jsonl", line, "not JSON") for line in (2, 3)]
+
+
 @pytest.mark.parametrize("path", ["a.csv", "a.jsonl"])
 def test_lists_and_objects_written_as_text_are_no_pages(tmp_path: Path, path: str) -> None:
     texts = ['["/a", "/b"]', '{"url": "/a"}', "[{'url': '/a'}]", "[a]"]
