@@ -6,15 +6,12 @@
 with queries as (
     select
         split_part(page_key, '?', 1) as path,
-        trim(
-            regexp_replace(
-                query,
-                '(?i)(^|&)(utm_[^=&]*|gclid|dclid|gbraid|wbraid|fbclid|msclkid|yclid|mc_[ce]id|_ga|_gl)(=[^&]*)?',
-                '',
-                'g'
-            ),
-            '&'
-        ) as query
+        list_filter(
+            string_split(query, '&'),
+            lambda pair: not regexp_full_match(
+                pair, '(?i)((utm_[^=]*|gclid|dclid|gbraid|wbraid|fbclid|msclkid|yclid|mc_[ce]id|_ga|_gl)(=.*)?)?'
+            )
+        ) as pairs
     from stg_lines
     where
         query is not null
@@ -24,23 +21,15 @@ with queries as (
 paths as (
     select
         path,
-        16 * count(distinct query) as num_queries
+        16 * count(distinct pairs) as num_queries
     from queries
     where
-        query <> ''
+        len(pairs) > 0
         and not regexp_matches(path, $asset_pattern)
     group by path
-    having 16 * count(distinct query) >= $least_queries
+    having 16 * count(distinct pairs) >= $least_queries
     order by num_queries desc, path
     limit $most_hints
-),
-
-pairs as (
-    select
-        path,
-        unnest(string_split(query, '&')) as pair
-    from queries
-    semi join paths using (path)
 ),
 
 keys as (
@@ -48,7 +37,7 @@ keys as (
         path,
         split_part(pair, '=', 1) as key,
         count(distinct pair) as num_values
-    from pairs
+    from (select path, unnest(pairs) as pair from queries semi join paths using (path))
     where regexp_full_match(pair, '[A-Za-z_][A-Za-z0-9_.\[\]-]{0,29}=.*')
     group by path, key
 )

@@ -21,14 +21,14 @@ def read_user_key(root: Root, config: IngestConfig) -> bytes | None:
         raise ConfigError(
             f"{root.path} has raw user ids, and ingest.user_key_env asks for pseudonyms: leave it out, or begin a new --root"
         )
-    if key is None:
-        raise ConfigError(
-            f"{root.path} has pseudonyms (key {known}): name the environment variable with the key with "
-            "--set ingest.user_key_env=NAME"
-        )
+    other = (
+        f"the key in {name} (fingerprint {fingerprint(key)}) is not the one that it was made with"
+        if key
+        else "no key is given"
+    )
     raise ConfigError(
-        f"the key in {name} (fingerprint {fingerprint(key)}) is not the one that {root.path} was made with ({known}): "
-        "set the variable to that key, or begin a new --root"
+        f"{root.path} has pseudonyms (key {known}), and {other}: name the environment variable with the key with "
+        "--set ingest.user_key_env=NAME, or begin a new --root"
     )
 
 
