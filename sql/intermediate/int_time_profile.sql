@@ -1,11 +1,12 @@
--- int_time_profile: statistics of the times in every $stride-th line of a source. Numbers: how many there are, how many have a
+-- int_time_profile: statistics of the times in every $stride-th line of each log. Numbers: how many there are, how many have a
 --         fraction, an exponent and few digits, or are a day or a second written as 8 or 14 digits; their second, fiftieth and
 --         ninety-eighth percentile. The same percentiles of times in calendars, in microseconds since 1970-01-01 in UTC.
--- grain:  one row
+-- grain:  place (of a log that has times in these lines)
 -- reads:  stg_lines
--- params: $stride, $oldest, $latest (of digits that are taken as a date)
+-- params: $stride, $place_bits (a line of the log at a place has the number place << $place_bits | its number there), $oldest, $latest (of digits that are taken as a date)
 with sampled_lines as materialized (
     select
+        line >> $place_bits as place,
         time::varchar as text,
         verdict
     from stg_lines
@@ -14,6 +15,7 @@ with sampled_lines as materialized (
 
 sampled_times as (
     select
+        place,
         text,
         try_cast(replace(text, ',', '.') as double) as value,
         case when isfinite(value) then value end as number,
@@ -26,6 +28,7 @@ sampled_times as (
 )
 
 select
+    place,
     count(*) as num_times,
     count(*) filter (regexp_matches(text, ':\d\d([.,]\d+)? ?[A-Z+-]')) as num_zoned,
     count(number) as num_numbers,
@@ -37,3 +40,4 @@ select
     quantile_disc(us, [0.02, 0.5, 0.98]) as calendar_times,
     list(distinct text order by hash(text))[:50] as examples
 from sampled_times
+group by place

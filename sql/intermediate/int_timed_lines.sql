@@ -4,7 +4,8 @@
 -- reads:  stg_lines
 -- params: $time_kind (timestamp, calendar, format, digits, number, order, line), $time_formats, $unit, $divisor, $origin (a number
 --         counts $unit / $divisor microseconds since $origin / $divisor), $is_days (of Excel, as a clock on the wall shows them),
---         $is_dated, $earliest, $latest, $first_row, $end_row (of stg_lines)
+--         $place_bits (a line of the log at a place has the number place << $place_bits | its number there), $is_dated, $earliest,
+--         $latest, $first_row, $end_row (of stg_lines)
 with timed_lines as (
     select
         line,
@@ -28,7 +29,7 @@ with timed_lines as (
                 ) as bigint
             ) // $divisor::bigint
             when 'order' then nullif(greatest(whole, -1), -1)
-            when 'line' then line
+            when 'line' then line % (1::bigint << $place_bits)
         end as clock_us,
         if($is_days, epoch_us(make_timestamp(clock_us)::timestamptz), clock_us) as us
     from stg_lines

@@ -1,19 +1,20 @@
--- parquet_fields: the source_fields of a Parquet log. Untyped bytes are read as UTF-8. Missing columns are given as
+-- parquet_fields: the source_fields of Parquet logs with the same columns. Untyped bytes are read as UTF-8. Missing columns are given as
 --         surf2vec_absent.
--- grain:  line (row of the file, 1-based)
--- reads:  the file
--- params: $path, $user_column, $url_column, $time_column, $method_column, $status_column, $agent_column, $site_column,
+-- grain:  line (place of the file << $place_bits | its row, 1-based)
+-- reads:  the files
+-- params: $paths, $place_bits, $user_column, $url_column, $time_column, $method_column, $status_column, $agent_column, $site_column,
 --         $view_column
 with file_rows as (
     select
         *,
+        file_index,
         null::varchar as surf2vec_absent
-    from read_parquet($path, hive_partitioning = false, file_row_number = true, binary_as_string = true)
+    from read_parquet($paths, hive_partitioning = false, file_row_number = true, binary_as_string = true)
 ),
 
 named_columns as (
     select
-        file_row_number + 1 as line,
+        (file_index::bigint << $place_bits) + file_row_number + 1 as line,
         columns([$user_column]) as raw_user,
         columns([$url_column]) as raw_url,
         columns([$time_column]) as raw_time,

@@ -179,9 +179,11 @@ def _read_group(con: duckdb.DuckDBPyConnection, params: dict[str, Any]) -> tuple
     rank = np.empty(len(users), dtype=np.int32)
     rank[by_order.to_numpy()] = np.arange(len(users), dtype=np.int32)
     user: NDArray[np.int32] = rank[code]
-    # Files are sorted by user, time and line and read by day and source, so one sort is enough unless times interleave.
+    # Files are sorted by user, time, source and line and read by day, so one sort is enough unless times interleave.
     order = np.argsort(user, kind="stable")
-    if ((np.diff(user[order]) == 0) & (np.diff(us[order]) < 0)).any():
+    later, source_after = np.diff(us[order]), source[order]
+    is_late = (later < 0) | ((later == 0) & (source_after[1:] < source_after[:-1]))
+    if ((np.diff(user[order]) == 0) & is_late).any():
         order = np.lexsort((line, source, us, user))
     day = np.where(is_undated, UNDATED, us // _US_PER_DAY).astype(np.int32)
     num_in_order = int(((np.diff(user[order]) == 0) & (np.diff(us[order]) > 0)).sum())

@@ -132,20 +132,18 @@ def select_window(root: Root, since: date | None, until: date | None, window_day
     catalog = read_catalog(root)
     if catalog.partitions is None:
         raise InputError(f"nothing was ingested into {root.path}: give logs with --logs")
-    found = [
-        (digest, EventsFile(*file))
-        for digest, entry in catalog.entries.items()
-        for file in events_files(root, entry)
-        if file[1]["rows"]
-    ]
-    days = sorted({file.day for _, file in found if file.day})
+    found = [EventsFile(*file) for file in events_files(root, catalog)]
+    days = sorted({file.day for file in found if file.day})
     last = until or (days[-1] if days else None)
     if since is None and window_days is not None and last is not None:
         since = last - timedelta(days=window_days - 1)
-    kept = [(d, file) for d, file in found if not file.day or (since or file.day) <= file.day <= (until or file.day)]
-    entries = {digest: catalog.entries[digest] for digest in sorted({digest for digest, _ in kept})}
+    kept = [file for file in found if not file.day or (since or file.day) <= file.day <= (until or file.day)]
+    names = {str(file.path.relative_to(root.path)) for file in kept}
+    entries = {
+        digest: entry for digest, entry in sorted(catalog.entries.items()) if not names.isdisjoint(entry["files"])
+    }
     # By day, undated files first: a user's events are then in order, except within a day.
-    files = sorted((file for _, file in kept), key=lambda file: (file.day or date.min, file.path.name))
+    files = sorted(kept, key=lambda file: (file.day or date.min, file.path.name))
     window = Window(
         partitions=catalog.partitions,
         source_digests=tuple(entries),

@@ -1,12 +1,15 @@
 """One file under events/: the events of a source on one day, sorted by micro-partition, user, ts and line."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 # Small row groups: a corpus of many micro-partitions reads a few of each file at a time.
 ROW_GROUP_ROWS = 20_480
+BATCH_ROWS = 1 << 18  # read together
 EVENTS_SCHEMA = pa.schema(
     [
         ("micro_partition", pa.int32()), ("user_hash", pa.uint64()), ("user_id", pa.string()), ("ts", pa.timestamp("us")),
@@ -30,6 +33,13 @@ def write_events(path: Path, rows: pa.RecordBatchReader) -> None:
         write_statistics=["micro_partition", "user_id", "ts"],
     ) as writer:  # fmt: skip
         write_row_groups(writer, rows, ROW_GROUP_ROWS)
+
+
+def filter_events(path: Path, target: Path, keep: Callable[[pa.RecordBatch], Any]) -> None:
+    """Write the events of a file for which `keep` is true (bool[n] of a batch) to another file."""
+    with pq.ParquetFile(path) as file:
+        kept = (rows.cast(EVENTS_SCHEMA).filter(pa.array(keep(rows))) for rows in file.iter_batches(BATCH_ROWS))
+        write_events(target, pa.RecordBatchReader.from_batches(EVENTS_SCHEMA, kept))
 
 
 def write_row_groups(writer: pq.ParquetWriter, rows: pa.RecordBatchReader, group_rows: int) -> None:

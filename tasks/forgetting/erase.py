@@ -1,10 +1,11 @@
 """Removes users from a root's events, corpora and generations. All other rows keep the same bits.
 
-Each source of events is committed by its own renaming of sources.json: a killed call leaves no half-written source. New corpora
+Events are committed by renaming sources.json: a killed call leaves no half-written file. New corpora
 and generations are written beside the old ones, which stay until no manifest names them. Rows move up in the corpus and in the
 store, so there are no gaps. The vocabulary is unchanged: its counts include these users until a corpus is built from the events.
 """
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,13 @@ from surf2vec.tasks.corpus.folder import (
     write_partition,
 )
 from surf2vec.tasks.corpus.window import name_corpus
-from surf2vec.tasks.events.events_files import EVENTS_SCHEMA, write_events
+from surf2vec.tasks.events.events_files import BATCH_ROWS, filter_events
 from surf2vec.tasks.ingest.ingest import free_name, remove_leftovers
-from surf2vec.tasks.ingest.sources import Catalog, events_files, read_catalog
+from surf2vec.tasks.ingest.sources import Catalog, day_of, events_files, number_source, read_catalog
 from surf2vec.tasks.registry.release_state import find_generation
 from surf2vec.tasks.root.run import Root, current_generation
 from surf2vec.tasks.users.tombstones import FORGOTTEN
-from surf2vec.tasks.users.user_set import BATCH_ROWS, UserSet, search_file
+from surf2vec.tasks.users.user_set import UserSet
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.events import OnEvent
 from surf2vec.trainer.store.generation import Generation
@@ -35,6 +36,7 @@ from surf2vec.trainer.store.tokens import Corpus, Tokens, open_corpus, partition
 from surf2vec.trainer.store.upkeep import erase_rows
 from surf2vec.trainer.system.files import describe_file, digest_json, link_file, replace_file, verify_once
 
+COMMIT_BYTES = 1_000_000_000  # of events files that are rewritten before they are committed
 Rows = dict[int, NDArray[np.int64]]
 """Micro-partition → rows of the users to remove, ascending; only micro-partitions with some."""
 
@@ -43,49 +45,51 @@ def erase_events(root: Root, wanted: UserSet, on_event: OnEvent) -> int:
     """Remove all events of these users; the catalog then counts them as "forgotten". Returns their number.
 
     The caller holds the lock of writers and writes tombstones first. Raises DamageError if an events file does not match
-    sources.json; the sources before it are then done.
+    sources.json; the files before it are then done, but for less than COMMIT_BYTES.
     """
     catalog = read_catalog(root)
     remove_leftovers(root, catalog)
-    num_erased = 0
-    for done, digest in enumerate(sorted(catalog.entries), start=1):
-        if erased := _erase_source(root, catalog, digest, wanted):
+    num_erased = num_unwritten = 0
+    files, sharers = list(events_files(root, catalog)), catalog.sharers
+    for done, (path, about, way_out) in enumerate(files, start=1):
+        verify_once(path, about, way_out)
+        name = str(path.relative_to(root.path))
+        if erased := _erase_file(root, catalog, name, sharers[name], wanted):
+            num_erased += erased
+            num_unwritten += about["bytes"]
+        if num_unwritten and (num_unwritten > COMMIT_BYTES or done == len(files)):
             catalog.write(root)
             remove_leftovers(root, catalog)
-            num_erased += erased
-        on_event("progress", {"step": "forget", "done": done, "total": len(catalog.entries), "unit": "sources"})
+            num_unwritten = 0
+        on_event("progress", {"step": "forget", "done": done, "total": len(files), "unit": "files"})
     return num_erased
 
 
-def _erase_source(root: Root, catalog: Catalog, digest: str, wanted: UserSet) -> int:
-    """Rewrite the files of a source that have these users, and its entry in the catalog. Returns the number of removed events."""
-    entry = catalog.entries[digest]
-    files, days = dict(entry["files"]), dict(entry["days"])
-    for path, about, way_out in events_files(root, entry):
-        verify_once(path, about, way_out)
-        with pq.ParquetFile(path) as file:
-            groups = wanted.groups(file.metadata, catalog.partitions or 1)
-            num_gone = sum(int(is_wanted.sum()) for is_wanted in search_file(file, wanted, groups))
-            if not num_gone:
-                continue
-            name = str(path.relative_to(root.path))
-            del files[name]
-            days[path.parent.name.removeprefix("day=")] -= num_gone
-            if num_left := about["rows"] - num_gone:
-                name = free_name(name, catalog.files)
-                others = (
-                    rows.cast(EVENTS_SCHEMA).filter(pa.array(~np.asarray(wanted.find(rows.column("user_id")))))
-                    for rows in file.iter_batches(BATCH_ROWS)
-                )
-                with replace_file(root.path / name) as staged:
-                    write_events(staged, pa.RecordBatchReader.from_batches(EVENTS_SCHEMA, others))
-                files[name] = {"rows": num_left} | describe_file(root.path / name)
-    num_left = sum(about["rows"] for about in files.values())
-    if num_erased := entry["events"] - num_left:
-        left_out = entry["left_out"] | {FORGOTTEN: entry["left_out"].get(FORGOTTEN, 0) + num_erased}
-        days = {day: number for day, number in days.items() if number}
-        catalog.entries[digest] = entry | {"files": files, "days": days, "events": num_left, "left_out": left_out}
-    return num_erased
+def _erase_file(root: Root, catalog: Catalog, name: str, entries: list[dict[str, Any]], wanted: UserSet) -> int:
+    """Rewrite a file without these users, and the catalog's entries of its sources. Returns the number of removed events."""
+    path, erased = root.path / name, Counter[int]()
+    with pq.ParquetFile(path) as file:
+        groups = wanted.groups(file.metadata, catalog.partitions or 1)
+        for rows in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=["user_id", "source"]) if groups else ():
+            erased.update(rows["source"].filter(pa.array(wanted.find(rows["user_id"]))).to_pylist())
+    if not erased:
+        return 0
+    new_name = free_name(name, catalog.files)
+    if num_left := catalog.files[name]["rows"] - erased.total():
+        with replace_file(root.path / new_name) as staged:
+            filter_events(path, staged, lambda rows: ~wanted.find(rows["user_id"]))
+        catalog.files[new_name] = {"rows": num_left} | describe_file(root.path / new_name)
+    day = day_of(name)
+    for entry in entries:
+        num_gone = erased[number_source(entry["sha256"])]
+        entry["days"][day] -= num_gone
+        entry["events"] -= num_gone
+        place = entry["files"].index(name)
+        entry["files"][place : place + 1] = [new_name] if entry["days"][day] else []
+        if num_gone:
+            entry["left_out"][FORGOTTEN] = entry["left_out"].get(FORGOTTEN, 0) + num_gone
+        entry["days"] = {day: number for day, number in entry["days"].items() if number}
+    return erased.total()
 
 
 def find_rows(corpus: Corpus, wanted: UserSet) -> Rows:

@@ -1,4 +1,4 @@
-"""Reads a text log in blocks of whole lines and hands them to DuckDB as Arrow batches, each line with its number.
+"""Reads logs in blocks of whole lines and hands them to DuckDB as Arrow batches, each line with its number.
 
 DuckDB's own CSV reader is not used: it cannot number lines, takes a stray carriage return for the end of a line, and
 silently drops the rest of a truncated zstd file, and lines longer than its buffer (tested with 2.0.0). This reader takes
@@ -9,85 +9,115 @@ import io
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import IO, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from surf2vec.tasks.ingest.access_lines import FITS_NO_LAYOUT, FITS_NO_PATTERN, NO_ACCESS_LINE, split_fields
+from surf2vec.tasks.ingest.batches import Batch
 from surf2vec.tasks.ingest.containers import STREAM_ERRORS, explain_stream, open_stream
 from surf2vec.tasks.ingest.delimited import FIELDS_SCHEMA, MAX_RECORD_LINES, NOT_UTF8, NUL_BYTE, is_utf8, parse_fields
 from surf2vec.tasks.ingest.formats import LogFile
-from surf2vec.tasks.ingest.records import parse_json, split_pages
+from surf2vec.tasks.ingest.records import parse_json, read_parquet, split_pages
 
 BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 20
+LEAST_ROWS = 10_000  # of a batch for DuckDB; fewer cost as much
 LINES_SCHEMA = pa.schema([("line", pa.int64()), ("text", pa.string()), ("rejected", pa.string())])
 LINE_TOO_LONG = "line too long"
 
 
 class BlockReader:
-    """Yields the batches of a log to DuckDB, as fields if it is delimited or has a pattern, else as lines.
+    """Yields the lines of a batch to DuckDB, as fields or, of flat JSON, as lines.
 
-    error: the reader's own error, which DuckDB would wrap; done_bytes: bytes of the file read so far; at_line: first line
-    of the newest block.
+    log: the one that is being read; error: the reader's own error, which DuckDB would wrap; done_bytes: bytes of the files
+    read so far; at_line: first line of the newest block.
     """
 
-    def __init__(self, log: LogFile, on_read: Callable[[int], None] = lambda num_bytes: None) -> None:
-        self.log = log
+    def __init__(self, batch: Batch, on_read: Callable[[int], None] = lambda num_bytes: None) -> None:
+        self.batch, self.log = batch, batch.log
         self.on_read = on_read
         self.error: Exception | None = None
         self.done_bytes = 0
         self.at_line = 1
-        self.is_delimited = log.format in ("csv", "tsv", "w3c")
-        self.schema = LINES_SCHEMA if log.format == "jsonl" and not log.is_nested else FIELDS_SCHEMA
+        self.is_delimited = self.log.format in ("csv", "tsv", "w3c")
+        self.schema = LINES_SCHEMA if self.log.format == "jsonl" and not self.log.is_nested else FIELDS_SCHEMA
 
     def open(self) -> pa.RecordBatchReader:
         return pa.RecordBatchReader.from_batches(self.schema, self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the parsed blocks, in order; those of small logs are joined."""
         try:
-            stream, raw = open_stream(self.log.path, self.log.compression)
-            with raw, stream, ThreadPoolExecutor(2) as pool:
+            with ThreadPoolExecutor(2) as pool:
                 pending: deque[Future[pa.Table]] = deque()
-                for line, data in cut_blocks(stream, self.is_delimited, self.log.shape.skipped_lines):
-                    self.at_line = line
-                    pending.append(pool.submit(self._parse, data, line))
-                    if len(pending) > 2:
-                        yield from pending.popleft().result().to_batches()
-                    self.on_read(raw.tell() - self.done_bytes)
-                    self.done_bytes = raw.tell()
-                while pending:
-                    yield from pending.popleft().result().to_batches()
+                small: list[pa.Table] = []
+                for place, log in enumerate(self.batch.logs):
+                    self.log = log
+                    for parse in self._read(log):
+                        pending.append(pool.submit(self._number, parse, place))
+                        if len(pending) > 2:
+                            small.append(pending.popleft().result())
+                        if sum(map(len, small)) >= LEAST_ROWS:
+                            yield from _join(small)
+                            small = []
+                yield from _join([*small, *(future.result() for future in pending)])
         except Exception as error:
             self.error = explain_stream(self.log.path, error) if isinstance(error, STREAM_ERRORS) else error
             raise
 
-    @property
-    def _line_fault(self) -> str:
-        """What is wrong with a line that the pattern does not fit."""
-        if not self.log.layout.lines:
-            return FITS_NO_PATTERN
-        return NO_ACCESS_LINE if self.log.format == "access" else FITS_NO_LAYOUT
+    def _read(self, log: LogFile) -> Iterator[Callable[[], pa.Table]]:
+        """Yield what parses each block of a log."""
+        if log.format == "parquet":
+            yield from (partial(pa.Table.slice, table) for table in read_parquet(log))
+            return
+        stream, raw = open_stream(log.path, log.compression)
+        read_bytes = 0
+        with raw, stream:
+            for line, data in cut_blocks(stream, self.is_delimited, log.shape.skipped_lines):
+                self.at_line = line
+                yield partial(self._parse, log, data, line)
+                num_bytes = raw.tell() - read_bytes
+                self.on_read(num_bytes)
+                self.done_bytes += num_bytes
+                read_bytes += num_bytes
 
-    def _parse(self, data: bytes, first_line: int) -> pa.Table:
+    def _number(self, parse: Callable[[], pa.Table], place: int) -> pa.Table:
+        table = parse()
+        return table.set_column(0, "line", pc.add(table["line"], place << self.batch.place_bits)) if place else table
+
+    def _parse(self, log: LogFile, data: bytes, first_line: int) -> pa.Table:
         if not data:
             return pa.Table.from_pylist([{"line": first_line, "rejected": LINE_TOO_LONG}], self.schema)
         if self.is_delimited:
-            fields = parse_fields(data, first_line, self.log)
+            fields = parse_fields(data, first_line, log)
         else:
             lines = parse_text(data, first_line)
-            if self.log.is_nested:
-                return parse_json(lines, self.log)
-            if not self.log.pattern:
+            if log.is_nested:
+                return parse_json(lines, log)
+            if not log.pattern:
                 return lines
-            fields = split_fields(lines, self.log.pattern, self.schema, self._line_fault)
-        if self.log.layout.separator:
-            fields = split_pages(fields, self.log.layout.separator)
-        if self.log.columns.get("date"):
+            fields = split_fields(lines, log.pattern, self.schema, _explain_line(log))
+        if log.layout.separator:
+            fields = split_pages(fields, log.layout.separator)
+        if log.columns.get("date"):
             time = pc.binary_join_element_wise(fields["date"], fields["time"], " ")
             fields = fields.set_column(fields.column_names.index("time"), "time", time)
         return fields
+
+
+def _join(tables: list[pa.Table]) -> list[pa.RecordBatch]:
+    joined = pa.concat_tables(tables) if tables else LINES_SCHEMA.empty_table()
+    return (joined.combine_chunks() if len(tables) > 1 else joined).to_batches()
+
+
+def _explain_line(log: LogFile) -> str:
+    """Return what is wrong with a line that the pattern does not fit."""
+    if not log.layout.lines:
+        return FITS_NO_PATTERN
+    return NO_ACCESS_LINE if log.format == "access" else FITS_NO_LAYOUT
 
 
 def cut_blocks(stream: IO[bytes], is_delimited: bool, skipped_lines: int = 1) -> Iterator[tuple[int, bytes]]:

@@ -14,7 +14,6 @@ from surf2vec.tasks.ingest.sources import (
     Catalog,
     SourceFile,
     Stamp,
-    events_files,
     expand,
     is_query,
     is_remote,
@@ -26,7 +25,7 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.root.wording import format_counted
 from surf2vec.trainer.errors import ConfigError, DamageError, InputError
 from surf2vec.trainer.events import OnEvent
-from surf2vec.trainer.system.files import digest_file, verify_all
+from surf2vec.trainer.system.files import digest_file, verify_all, verify_once
 from surf2vec.trainer.system.units import size
 
 RULES_VERSION = 2  # of tasks/release/url_rules.py: increase it when a URL may give another item than before
@@ -174,12 +173,10 @@ def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], confi
             )
     else:
         settings = read_by(config)
-        for digest in catalog.entries.keys() & delivered.values():
-            entry = catalog.entries[digest]
-            if entry["read_by"] == settings:
-                with suppress(DamageError):
-                    verify_all(events_files(root, entry))
-                    intact.add(digest)
+        known = {digest: catalog.entries[digest] for digest in catalog.entries.keys() & delivered.values()}
+        same = {digest: set(entry["files"]) for digest, entry in known.items() if entry["read_by"] == settings}
+        damaged = _find_damaged(root, catalog, set[str]().union(*same.values()))
+        intact = {digest for digest, files in same.items() if damaged.isdisjoint(files)}
     to_ingest = {source.sha256: source for source in reversed(sources) if source.sha256 not in intact}
     num_replaced = sum(source.name in known_names for source in to_ingest.values())
     return Delivery(
@@ -192,3 +189,18 @@ def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], confi
         num_known=len(sources) - len(to_ingest),
         changes=changes,
     )
+
+
+def _find_damaged(root: Root, catalog: Catalog, names: set[str]) -> set[str]:
+    """Return which of these events files are missing or were altered."""
+    files = {name: (root.path / name, catalog.files[name], "") for name in sorted(names)}
+    damaged = set[str]()
+    with suppress(DamageError):
+        verify_all(files.values())
+        return damaged
+    for name, file in files.items():
+        try:
+            verify_once(*file)
+        except DamageError:
+            damaged.add(name)
+    return damaged

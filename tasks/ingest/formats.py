@@ -32,7 +32,7 @@ _EXTENSIONS = {
     ".parquet": "parquet", ".pq": "parquet",
 }  # fmt: skip
 _COMPRESSED = (".gz", ".gzip", ".zst", ".zstd", ".bz2", ".xz", ".zip")
-_SHAPE = Shape()
+_SHAPE, _ANY_PATH = Shape(), Path()
 
 
 class EmptyLogError(InputError):
@@ -52,6 +52,7 @@ class LogFile:
                  separator of several pages in one field, and how times are written
     is_nested    whether records are read by tasks/ingest/records.py, as names are dotted
     has_lists    whether a record may have several pages
+    types        of the columns of a Parquet file, as text
     """
 
     path: Path
@@ -63,6 +64,7 @@ class LogFile:
     layout: Layout = NO_LAYOUT
     is_nested: bool = False
     has_lists: bool = False
+    types: str = ""
 
     @cached_property
     def positions(self) -> list[int | None]:
@@ -95,6 +97,11 @@ class LogFile:
         elif self.is_access_log:
             robots = "; robots cannot be recognised, as no field has the user agent (ingest.columns.agent names one)"
         return f"{title}{describe_fields(self.layout, self.columns)}{robots}"
+
+    @property
+    def reading(self) -> str:
+        """All that says how the log is read, as text: logs with the same are read alike."""
+        return repr(replace(self, path=_ANY_PATH))
 
     def describe(self) -> str:
         return self.format if self.compression == "none" else f"{self.format} {self.compression}"
@@ -237,7 +244,11 @@ def _recognise_parquet(path: Path, config: IngestConfig) -> LogFile:
     flat = [name for name in schema.names if name not in nested]
     records.insert(0, {field.name: make_example(field.type) for field in schema if field.name in nested})
     log = _choose_fields(
-        LogFile(path, "parquet"), flat, records, config, lambda name: [find(record, name) for record in read_head(None)]
+        LogFile(path, "parquet", types=str(schema.types)),
+        flat,
+        records,
+        config,
+        lambda name: [find(record, name) for record in read_head(None)],
     )
     if not num_rows:
         raise EmptyLogError(f"{path} is empty (0 rows): leave it out of --logs, or deliver it whole")

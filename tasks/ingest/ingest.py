@@ -2,26 +2,41 @@
 
 All sources of a call are staged before the first is committed. A commit moves the files to events/, then replaces sources.json,
 which alone lists the valid files, then deletes files that are no longer listed. The next call removes what a killed call left.
+A file that a replaced source shares with others is written again without its events.
 """
 
 import math
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from surf2vec.tasks.config import IngestConfig
+from surf2vec.tasks.events.events_files import filter_events
+from surf2vec.tasks.ingest.batches import Log, make_batches
 from surf2vec.tasks.ingest.delimited import NOT_UTF8
 from surf2vec.tasks.ingest.deliveries import Delivery, find_sources, plan_delivery
 from surf2vec.tasks.ingest.formats import EmptyLogError
 from surf2vec.tasks.ingest.rejects import FAILED, LISTED
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
-from surf2vec.tasks.ingest.sources import Catalog, find_orphans, read_catalog, sum_counts
+from surf2vec.tasks.ingest.sources import (
+    Catalog,
+    day_of,
+    events_files,
+    find_orphans,
+    number_source,
+    read_catalog,
+    sum_counts,
+)
 from surf2vec.tasks.ingest.sql_logs import Days
 from surf2vec.tasks.ingest.stage_logs import stage_logs
-from surf2vec.tasks.ingest.staging import MOST_HINTS, BytesRead, Log, Staged, Staging
+from surf2vec.tasks.ingest.staging import MOST_HINTS, BytesRead, Staged, Staging
 from surf2vec.tasks.ingest.tables import describe_table
 from surf2vec.tasks.ingest.times import explain_bad_times
 from surf2vec.tasks.ingest.user_key import read_user_key
@@ -32,7 +47,7 @@ from surf2vec.tasks.users.tombstones import FORGOTTEN, read_tombstones
 from surf2vec.trainer.errors import ConfigError, InputError, RejectedError
 from surf2vec.trainer.events import OnEvent
 from surf2vec.trainer.system.fan_out import HERE, FanOut
-from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, make_folder, sync_paths
+from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, describe_file, make_folder, sync_paths, verify_once
 
 PARTITION_USERS = 50_000
 MIN_PARTITIONS, MAX_PARTITIONS = 8, 65_536
@@ -80,16 +95,16 @@ def ingest(
                     on_event("log", {"message": f"{wanted} micro-partitions, judging by the size of the logs"})
                 catalog.partitions = wanted
                 staging = Staging(
-                    root, folder, remote.folder, config, catalog.user_key_fingerprint, memory_bytes, threads, tuple(logs),
-                    wanted,
+                    root, folder, remote.folder, config, catalog.user_key_fingerprint, memory_bytes, threads,
+                    make_batches(logs), wanted,
                 )  # fmt: skip
                 staging_all = stage_logs(staging, fan_out, BytesRead(staging.num_bytes, on_event))
-                staged = [_log_source(source, on_event) for source in staging_all]
+                staged = [_log_staged(batch, on_event) for batch in staging_all]
                 _check_rejects(root, staged, config, on_event)
             elif not (delivery.stamps or catalog.entries):
                 raise InputError(f"nothing was ingested into {root.path}: give logs with --logs")
             before_commit()
-            _commit(root, catalog, delivery, staged)
+            _commit(root, folder, catalog, delivery, staged)
     return _summarise(catalog, delivery)
 
 
@@ -152,13 +167,15 @@ def remove_leftovers(root: Root, catalog: Catalog) -> None:
             folder.rmdir()
 
 
-def _log_source(staged: Staged, on_event: OnEvent) -> Staged:
-    """Log what became of a source's lines; returns it."""
-    entry, name = staged.entry, os.path.basename(staged.source.name)
-    left_out = f"; left out: {_list_counts(entry['left_out'])}" if entry["left_out"] else ""
+def _log_staged(staged: Staged, on_event: OnEvent) -> Staged:
+    """Log what became of the lines of logs that were staged together; returns them."""
+    entry, num_others = staged.entries[0], len(staged.entries) - 1
+    name = os.path.basename(staged.sources[0].name) + (f" and {num_others:,} more like it" if num_others else "")
+    left_out = _list_counts(*(entry["left_out"] for entry in staged.entries))
+    lines, events = (sum(entry[number] for entry in staged.entries) for number in ("lines", "events"))
     message = (
-        f"{name}: {entry['format']}, {entry['fields']}, time: {entry['time']}; "
-        f"{entry['lines']:,} lines, {entry['events']:,} events{left_out}"
+        f"{name}: {entry['format']}, {entry['fields']}, time: {entry['time']}; {lines:,} lines, {events:,} events"
+        + (f"; left out: {left_out}" if left_out else "")
     )
     on_event("log", {"message": message})
     if users := ", ".join(f"{user} ({number:,})" for user, number in staged.frequent_users):
@@ -175,81 +192,111 @@ def _check_rejects(root: Root, staged: list[Staged], config: IngestConfig, on_ev
     """Log how many lines were rejected. Raise RejectedError when a source is unusable, or too many lines are; then keeps their
     rejects in rejects/failed/.
     """
-    num_lines = sum(source.entry["lines"] for source in staged)
-    num_rejected = sum(source.num_rejected for source in staged)
-    reasons = _list_counts(*(source.entry["rejected"] for source in staged))
-    bad_times = next((source.bad_times for source in staged if source.bad_times), ())
+    sources = [one for batch in staged for one in zip(batch.sources, batch.entries, strict=True)]
+    num_lines = sum(entry["lines"] for _, entry in sources)
+    num_rejected = sum(_count_rejected(entry) for _, entry in sources)
+    reasons = _list_counts(*(entry["rejected"] for _, entry in sources))
+    bad_times = next((batch.bad_times for batch in staged if batch.bad_times), ())
     times = f"; {explain_bad_times(bad_times, config.time_format)}" if bad_times else ""
     if NOT_UTF8 in reasons:
         times += "; a log in another encoding is converted with, for instance, iconv -f WINDOWS-1252 -t UTF-8"
     if num_rejected:
         counts = f"{num_rejected:,} of {num_lines:,} lines rejected ({reasons})"
         on_event("log", {"message": f"{counts}; once they are taken in, `surf2vec rejects` prints them{times}"})
-    unusable = [source for source in staged if not source.entry["events"] and source.num_rejected]
+    unusable = [(source, entry) for source, entry in sources if not entry["events"] and entry["rejected"]]
     if unusable:
-        entry = unusable[0].entry
+        source, entry = unusable[0]
         message = (
-            f"{unusable[0].source.name} has {entry['lines']:,} lines and none is usable "
+            f"{source.name} has {entry['lines']:,} lines and none is usable "
             f"({_list_counts(entry['left_out'] | entry['rejected'])})"
         )
-    elif not any(source.entry["events"] or FORGOTTEN in source.entry["left_out"] for source in staged):
-        reasons = _list_counts(*(source.entry["left_out"] for source in staged)) or "no lines"
+    elif not any(entry["events"] or FORGOTTEN in entry["left_out"] for _, entry in sources):
+        reasons = _list_counts(*(entry["left_out"] for _, entry in sources)) or "no lines"
         raise RejectedError(
-            f"nothing is usable in {len(staged):,} new logs with {num_lines:,} lines ({reasons}): give other logs; "
+            f"nothing is usable in {len(sources):,} new logs with {num_lines:,} lines ({reasons}): give other logs; "
             "what was there before is untouched"
         )
     elif num_rejected > config.max_reject_ratio * num_lines:
-        worst = max(staged, key=lambda source: source.num_rejected)
+        worst, _ = max(sources, key=lambda one: _count_rejected(one[1]))
         message = (
             f"{num_rejected:,} of {num_lines:,} new lines ({num_rejected / num_lines:.2%}) are unusable, more than "
-            f"ingest.max_reject_ratio allows ({config.max_reject_ratio:.2%}): {reasons}; most in {worst.source.name}"
+            f"ingest.max_reject_ratio allows ({config.max_reject_ratio:.2%}): {reasons}; most in {worst.name}"
         )
     else:
         return
     folder = root.rejects / FAILED
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for source in staged:
-        if source.rejects:
-            os.replace(source.rejects, folder / source.rejects.name)
+    for batch in staged:
+        for path in batch.rejects.values():
+            os.replace(path, folder / path.name)
     raise RejectedError(
         f"{message}{times}.{LISTED.format(folder)} Fix the logs or the settings, or raise ingest.max_reject_ratio; what was "
         "there before is untouched"
     )
 
 
-def _commit(root: Root, catalog: Catalog, delivery: Delivery, staged: list[Staged]) -> None:
+def _count_rejected(entry: dict[str, Any]) -> int:
+    return sum(entry["rejected"].values())
+
+
+def _commit(root: Root, folder: Path, catalog: Catalog, delivery: Delivery, staged: list[Staged]) -> None:
     """Add the staged sources to the root: move the files, then replace sources.json, then remove the old files.
 
     All files are synced together before the first is moved, as a log of many days has many files.
     """
-    sync_paths(path for source in staged for path in (*source.files.values(), source.rejects) if path)
-    in_use = catalog.files
-    make_folder(root.events)
-    folders = {root.events}
-    for source in staged:
-        names = {name: free_name(name, in_use) for name in source.files}
-        for name, path in source.files.items():
-            target = root.path / names[name]
-            target.parent.mkdir(exist_ok=True)
-            os.replace(path, target)
-            folders.add(target.parent)
-        if source.rejects:
-            make_folder(root.rejects)
-            os.replace(source.rejects, root.rejects / source.rejects.name)
-            folders.add(root.rejects)
-        before = catalog.entries.get(source.entry["sha256"], {"name": source.source.name, "copies": []})
-        files = {names[name]: file for name, file in source.entry["files"].items()}
-        catalog.entries[source.entry["sha256"]] = before | source.entry | {"files": files}
-    sync_paths(folders)
+    in_use, targets = set(catalog.files), dict[Path, Path]()
+    for batch in staged:
+        names = {name: free_name(name, in_use) for name in batch.files}
+        targets |= {path: root.path / names[name] for name, path in batch.files.items()}
+        targets |= {path: root.rejects / path.name for path in batch.rejects.values()}
+        catalog.files |= {names[name]: about for name, about in batch.about.items()}
+        for source, entry in zip(batch.sources, batch.entries, strict=True):
+            before = catalog.entries.get(source.sha256, {"name": source.name, "copies": []})
+            catalog.entries[source.sha256] = before | entry | {"files": [names[name] for name in entry["files"]]}
     catalog.rename(delivery.names, delivery.stamps)
+    targets |= _drop_events(root, folder, catalog)
+    sync_paths(targets)
+    make_folder(root.events)
+    folders = {root.events, *(target.parent for target in targets.values())}
+    for path, target in targets.items():
+        target.parent.mkdir(exist_ok=True)
+        os.replace(path, target)
+    sync_paths(folders)
     catalog.write(root)
     if staged:
         remove_leftovers(root, catalog)
         shutil.rmtree(root.rejects / FAILED, ignore_errors=True)
 
 
-def free_name(name: str, in_use: set[str]) -> str:
+def _drop_events(root: Root, folder: Path, catalog: Catalog) -> dict[Path, Path]:
+    """Write the files that have events of sources which no longer name them again, without these events, and let the catalog
+    name the new files. Returns new file → its place. Raises DamageError if an old one was altered.
+    """
+    targets = {}
+    sharers = catalog.sharers
+    for path, about, way_out in list(events_files(root, catalog)):
+        name = str(path.relative_to(root.path))
+        num_rows = sum(entry["days"][day_of(name)] for entry in sharers[name])
+        if num_rows == about["rows"]:
+            continue
+        staying = pa.array([number_source(entry["sha256"]) for entry in sharers[name]], pa.uint64())
+        new_name = free_name(name, catalog.files)
+        new = folder / "kept" / new_name
+        new.parent.mkdir(parents=True, exist_ok=True)
+        filter_events(verify_once(path, about, way_out), new, partial(_has_source, staying))
+        catalog.files[new_name] = {"rows": num_rows} | describe_file(new)
+        for entry in sharers[name]:
+            entry["files"][entry["files"].index(name)] = new_name
+        targets[new] = root.path / new_name
+    return targets
+
+
+def _has_source(sources: pa.Array, events: pa.RecordBatch) -> pa.Array:
+    return pc.is_in(events["source"], sources)
+
+
+def free_name(name: str, in_use: Collection[str]) -> str:
     """Return `name`, numbered if sources.json still lists it: the old file must stay until the commit."""
     path = Path(name)
     number = 1

@@ -4,7 +4,7 @@ Each distinct user or page is processed once, not once per event. The rest is a 
 once: `tasks/ingest/staging.py` limits their number.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -30,12 +30,14 @@ _US_PER_DAY = 86_400_000_000
 
 @dataclass(frozen=True)
 class SourceRules:
-    """The rules by which the lines of a source become events.
+    """The rules by which the lines of logs become events.
 
-    user_key: of the pseudonyms, if used; forgotten: users whose lines make no events.
+    source_numbers: of the logs by place; place_bits: a line of the log at place i has the number i << place_bits | its number
+    there; user_key: of the pseudonyms, if used; forgotten: users whose lines make no events.
     """
 
-    source_number: int
+    source_numbers: Sequence[int]
+    place_bits: int
     urls: UrlRules
     drops_assets: bool
     is_dated: bool
@@ -92,8 +94,8 @@ def make_events(con: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, rule
         "user_hash": users["user_hash"].to_numpy()[rank[chosen]],
         "user_id": _take_as_dictionary(users["user_id"], rank[chosen]),
         "ts": us[chosen].view("datetime64[us]"),
-        "source": np.full(len(chosen), rules.source_number, dtype=np.uint64),
-        "line": line[chosen],
+        "source": np.array(rules.source_numbers, dtype=np.uint64)[line[chosen] >> rules.place_bits],
+        "line": line[chosen] & ((1 << rules.place_bits) - 1),
         "url": _take_as_dictionary(items, page[chosen]),
     }
     # Where no line is refused there is no word to take the type from.

@@ -34,20 +34,16 @@ def parse_json(lines: pa.Table, log: LogFile) -> pa.Table:
     return as_table(rows)
 
 
-def read_parquet(log: LogFile) -> pa.RecordBatchReader:
-    """Return the rows of a nested Parquet log as batches of FIELDS_SCHEMA."""
-
-    def read() -> Iterator[pa.RecordBatch]:
-        names = [name for name in log.columns.values() if name]
-        with pq.ParquetFile(log.path) as file:
-            tops = [top for top in file.schema_arrow.names if any(f"{name}.".startswith(f"{top}.") for name in names)]
-            line = 0
-            for batch in file.iter_batches(PARQUET_ROWS, columns=tops):
-                records = enumerate(batch.to_pylist(), line + 1)
-                yield from as_table(row for at, record in records for row in _make_rows(at, record, log)).to_batches()
-                line += len(batch)
-
-    return pa.RecordBatchReader.from_batches(FIELDS_SCHEMA, read())
+def read_parquet(log: LogFile) -> Iterator[pa.Table]:
+    """Yield the rows of a nested Parquet log as tables of FIELDS_SCHEMA."""
+    names = [name for name in log.columns.values() if name]
+    with pq.ParquetFile(log.path) as file:
+        tops = [top for top in file.schema_arrow.names if any(f"{name}.".startswith(f"{top}.") for name in names)]
+        line = 0
+        for batch in file.iter_batches(PARQUET_ROWS, columns=tops):
+            records = enumerate(batch.to_pylist(), line + 1)
+            yield as_table(row for at, record in records for row in _make_rows(at, record, log))
+            line += len(batch)
 
 
 def split_pages(fields: pa.Table, separator: str) -> pa.Table:

@@ -104,7 +104,7 @@ class RemoteLogs:
         path = self._path(source.name)
         with _naming(source.name, path):
             yield
-        path.unlink()
+        path.unlink(missing_ok=True)
 
     def _path(self, url: str) -> Path:
         """Return the local path of an object; it has the same file name."""

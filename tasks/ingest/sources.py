@@ -18,7 +18,7 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.system.files import read_json, write_manifest_json
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 Stamp = tuple[int, int, int]
 
 
@@ -37,6 +37,16 @@ class SourceFile:
     @property
     def source_id(self) -> str:
         return self.sha256[:16]
+
+    @property
+    def number(self) -> int:
+        """The column "source" of its events."""
+        return number_source(self.sha256)
+
+
+def number_source(sha256: str) -> int:
+    """Return the column "source" of the events of a source."""
+    return int(sha256[:16], 16)
 
 
 def is_remote(name: str) -> bool:
@@ -74,15 +84,18 @@ def read_stamp(path: str) -> Stamp:
 
 @dataclass
 class Catalog:
-    """The content of sources.json. entries: sha256 → the record of a source (see the contract of sources.json).
+    """The content of sources.json. entries: sha256 → the record of a source (see the contract of sources.json); files: name
+    under the root → rows, bytes and sha256 of an events file.
 
-    An entry's "name" is the source, "copies" are other names with the same bytes, "stamps" has the stamp of each name.
+    An entry's "name" is the source, "copies" are other names with the same bytes, "stamps" has the stamp of each name, "files"
+    are those with its events, one for each of its "days". Small sources share files.
     """
 
     partitions: int | None = None
     user_key_fingerprint: str | None = None
     rules: dict[str, Any] | None = None
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def names(self) -> dict[str, str]:
@@ -99,9 +112,13 @@ class Catalog:
         }
 
     @property
-    def files(self) -> set[str]:
-        """Every listed file under events/, relative to the root."""
-        return {name for entry in self.entries.values() for name in entry["files"]}
+    def sharers(self) -> dict[str, list[dict[str, Any]]]:
+        """File → the entries of the sources with events in it."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for entry in self.entries.values():
+            for name in entry["files"]:
+                found.setdefault(name, []).append(entry)
+        return found
 
     def rename(self, names: Mapping[str, str], stamps: Mapping[str, Stamp]) -> None:
         """Set the names of entries to `names` (name → sha256): removes entries without one, others keep their first name."""
@@ -118,23 +135,39 @@ class Catalog:
             self.entries[digest] = entry | {"name": first, "copies": copies, "stamps": known}
 
     def write(self, root: Root) -> None:
-        """Replace sources.json if it would change: this commits the ingest."""
+        """Replace sources.json if it would change: this commits the ingest. Files that no source names are forgotten."""
+        self.files = {name: self.files[name] for name in sorted(self.sharers)}
         value = {
             "format_version": FORMAT_VERSION,
             "partitions": self.partitions,
             "user_key_fingerprint": self.user_key_fingerprint,
             "rules": self.rules,
             "sources": sorted(self.entries.values(), key=lambda entry: entry["name"]),
+            "files": self.files,
         }
         if not root.sources.exists() or read_json(root.sources) != value:
             write_manifest_json(root.sources, value)
 
 
-def events_files(root: Root, entry: Mapping[str, Any]) -> Iterator[tuple[Path, dict[str, Any], str]]:
-    """Return each events file of a source with its record and how to repair it, as `verify_all` takes them."""
-    name = entry["name"].partition(".sql day ")
-    way_out = f"pass the log {name[0]}{name[1].removesuffix(' day ')} to `surf2vec run --logs` again, which repairs it"
-    return ((root.path / name, about, way_out) for name, about in sorted(entry["files"].items()))
+def events_files(root: Root, catalog: Catalog) -> Iterator[tuple[Path, dict[str, Any], str]]:
+    """Yield each events file with its record and how to repair it, as `verify_all` takes them."""
+    for name, entries in sorted(catalog.sharers.items()):
+        yield (
+            root.path / name,
+            catalog.files[name],
+            f"pass {name_logs(entries)} to `surf2vec run --logs` again, which repairs it",
+        )
+
+
+def name_logs(entries: Iterable[Mapping[str, Any]]) -> str:
+    """Return the logs of sources in words: those from the first to the last."""
+    logs = sorted({re.sub(r"(\.sql) day [-\d]+$", r"\1", entry["name"]) for entry in entries})
+    return f"the log {logs[0]}" if len(logs) == 1 else f"the {len(logs):,} logs from {logs[0]} to {logs[-1]}"
+
+
+def day_of(name: str | Path) -> str:
+    """Return the day of an events file, or "undated"."""
+    return Path(name).parent.name.removeprefix("day=")
 
 
 def read_catalog(root: Root) -> Catalog:
@@ -145,7 +178,7 @@ def read_catalog(root: Root) -> Catalog:
     if not isinstance(value, dict) or value.get("format_version") != FORMAT_VERSION:
         raise DamageError(f"{root.sources} is not of format {FORMAT_VERSION}: it was altered or is of another version")
     entries = {entry["sha256"]: entry for entry in value["sources"]}
-    return Catalog(value["partitions"], value["user_key_fingerprint"], value["rules"], entries)
+    return Catalog(value["partitions"], value["user_key_fingerprint"], value["rules"], entries, value["files"])
 
 
 def find_orphans(root: Root, catalog: Catalog) -> list[Path]:

@@ -1,6 +1,6 @@
-"""Stages the logs of a call: two at a time per process, divided among the machines of a cluster.
+"""Stages the logs of a call: two batches at a time per process, divided among the machines of a cluster.
 
-At the end of each DuckDB step cores idle, and the other source uses them. Both share the memory; if it is small, they are staged
+At the end of each DuckDB step cores idle, and the other batch uses them. Both share the memory; if it is small, they are staged
 one after the other. Machines exchange only paths, counts and settings.
 """
 
@@ -13,9 +13,8 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from surf2vec.sql.runner import connect
-from surf2vec.tasks.ingest.formats import LogFile
+from surf2vec.tasks.ingest.batches import Batch
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
-from surf2vec.tasks.ingest.sources import SourceFile
 from surf2vec.tasks.ingest.staging import BytesRead, Staged, Stager, Staging, define_session
 from surf2vec.tasks.ingest.user_key import check_fingerprint
 from surf2vec.tasks.root.memory import spare_bytes
@@ -24,15 +23,15 @@ from surf2vec.trainer.events import OnEvent
 from surf2vec.trainer.system.fan_out import FanOut, cut
 
 AT_ONCE = 2
-SOURCE_BYTES = 128_000_000  # DuckDB memory for each source staged at the same time
+SOURCE_BYTES = 128_000_000  # DuckDB memory for each batch staged at the same time
 DUCKDB_SHARE = 45  # per cent of the spare memory; blocks of logs and uncounted DuckDB memory take 50 MB more
-PART_SHARE = 40  # per cent of the spare memory for all source parts in memory at the same time, at their peak
+PART_SHARE = 40  # per cent of the spare memory for all parts in memory at the same time, at their peak
 LEAST_DUCKDB_BYTES = 160_000_000  # with less, sorting a million lines fails instead of spilling
 REPORT_SECONDS = 0.5
 
 
 def stage_logs(staging: Staging, fan_out: FanOut, progress: BytesRead) -> Iterator[Staged]:
-    """Stage every log; yields the sources in order.
+    """Stage every batch; yields what is staged, in order.
 
     Raises InputError when a log cannot be read or changes meanwhile, ConfigError when the user key is not the root's.
     """
@@ -50,19 +49,20 @@ def stage_part(part: Staging, on_event: OnEvent) -> list[Staged]:
 
 
 def _divide(staging: Staging, fan_out: FanOut) -> list[Staging]:
-    """Return parts of about equal bytes; none for a single log or machine."""
-    if fan_out.num_parts == 1 or len(staging.logs) == 1:
+    """Return parts of about equal bytes; none for a single batch or machine."""
+    batches = staging.batches
+    if fan_out.num_parts == 1 or len(batches) == 1:
         return []
-    places = cut([max(1, source.bytes) for _, source in staging.logs], fan_out.num_parts)
+    places = cut([max(1, batch.bytes) for batch in batches], fan_out.num_parts)
     threads = fan_out.choose_threads(staging.threads)
-    return [replace(staging, threads=threads, logs=tuple(staging.logs[at] for at in place)) for place in places]
+    return [replace(staging, threads=threads, batches=tuple(batches[at] for at in place)) for place in places]
 
 
 def _stage_each(staging: Staging, progress: BytesRead) -> Iterator[Staged]:
-    """Stage each log with as many stagers as fit into memory; yields the sources in order and reports progress."""
+    """Stage each batch with as many stagers as fit into memory; yields what is staged in order and reports progress."""
     spare = spare_bytes(staging.memory_bytes)
     duckdb_bytes = max(spare * DUCKDB_SHARE // 100, min(staging.memory_bytes // 2, LEAST_DUCKDB_BYTES))
-    num_stagers = max(1, min(AT_ONCE, len(staging.logs), duckdb_bytes // SOURCE_BYTES))
+    num_stagers = max(1, min(AT_ONCE, len(staging.batches), duckdb_bytes // SOURCE_BYTES))
     shared = (
         staging,
         progress,
@@ -73,10 +73,10 @@ def _stage_each(staging: Staging, progress: BytesRead) -> Iterator[Staged]:
     )
     free: SimpleQueue[Stager] = SimpleQueue()
 
-    def stage(log: LogFile, source: SourceFile) -> Staged:
+    def stage(batch: Batch) -> list[Staged]:
         stager = free.get()
         try:
-            return stager.stage(log, source)
+            return stager.stage(batch)
         finally:
             free.put(stager)
 
@@ -86,12 +86,12 @@ def _stage_each(staging: Staging, progress: BytesRead) -> Iterator[Staged]:
         for cursor in cursors:
             define_session(cursor, staging.config)
             free.put(Stager(cursor, *shared))
-        futures = [pool.submit(stage, log, source) for log, source in staging.logs]
+        futures = [pool.submit(stage, batch) for batch in staging.batches]
         try:
             for future in futures:
                 while not wait([future], timeout=REPORT_SECONDS).done:
                     progress.report()
-                yield future.result()
+                yield from future.result()
                 progress.report()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,5 @@
-"""Stages one source: writes its events per day, and its rejects, to temporary files. `tasks/ingest/ingest.py` commits them.
+"""Stages a batch of logs: writes their events per day, and their rejects, to temporary files. `tasks/ingest/ingest.py` commits
+them.
 
 The lines are loaded once into DuckDB, which spills to disk, and become events part by part (`tasks/ingest/make_events.py`), as
 many lines at once as memory allows. The sorted parts of a day are merged. The files do not depend on the parts.
@@ -7,27 +8,30 @@ many lines at once as memory allows. The sorted parts of a day are merged. The f
 import glob
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from itertools import compress
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import duckdb
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from surf2vec.sql.runner import create_macro, create_table, fetch_rows, stream_rows
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.events.events_files import write_events
+from surf2vec.tasks.ingest.batches import Batch, make_batch
 from surf2vec.tasks.ingest.blocks import BlockReader
 from surf2vec.tasks.ingest.columns import ROLES
 from surf2vec.tasks.ingest.deliveries import read_by, rules_of
-from surf2vec.tasks.ingest.formats import LogFile
 from surf2vec.tasks.ingest.make_events import MAX_USER_BYTES, SourceRules, make_events
-from surf2vec.tasks.ingest.records import LIST_BITS, read_parquet
+from surf2vec.tasks.ingest.records import LIST_BITS
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
-from surf2vec.tasks.ingest.sources import SourceFile
+from surf2vec.tasks.ingest.sources import SourceFile, day_of
 from surf2vec.tasks.ingest.times import TimeScale, recognise_times
 from surf2vec.tasks.ingest.visits import ASSET_PATTERN, CRAWLER_PATTERN
 from surf2vec.tasks.release.url_rules import MAX_URL_BYTES, UrlRules, canonical_item
@@ -48,7 +52,6 @@ LEAST_QUERIES, MOST_HINTS = 100, 3  # of a page to be reported; most reported pa
 MOST_FREQUENT = 3  # users of a source that are named
 # Peak memory of a part: bytes per line without its text, bytes per distinct string, and copies of each text.
 LINE_BYTES, DISTINCT_BYTES, TEXT_COPIES = 120, 60, 3
-Log = tuple[LogFile, SourceFile]
 _ABSENT = "surf2vec_absent"
 _MACROS = {
     "calendar_us": ("text",),
@@ -78,18 +81,19 @@ class BytesRead:
 
 @dataclass(frozen=True)
 class Staged:
-    """A staged source: its entry of sources.json without names, and its files (name under the root → path)."""
+    """Staged logs: the entry in sources.json of each source, without its names, and their files (name under the root → path).
 
-    source: SourceFile
-    entry: dict[str, Any]
+    about: name of a file → its record in sources.json; rejects: source id → path; frequent_users: those with more than a tenth
+    of the events, and how many they have.
+    """
+
+    sources: tuple[SourceFile, ...]
+    entries: tuple[dict[str, Any], ...]
     files: dict[str, Path]
-    rejects: Path | None
+    about: dict[str, dict[str, Any]]
+    rejects: dict[str, Path]
     bad_times: tuple[str, ...]
-    frequent_users: tuple[tuple[str, int], ...]  # with more than a tenth of the events, and how many they have
-
-    @property
-    def num_rejected(self) -> int:
-        return sum(self.entry["rejected"].values())
+    frequent_users: tuple[tuple[str, int], ...]
 
 
 def define_session(con: duckdb.DuckDBPyConnection, config: IngestConfig) -> None:
@@ -115,18 +119,18 @@ class Staging:
     user_key: str | None
     memory_bytes: int
     threads: int
-    logs: tuple[Log, ...]
+    batches: tuple[Batch, ...]
     partitions: int
     now: datetime = field(default_factory=lambda: datetime.now(UTC).replace(tzinfo=None))
 
     @property
     def num_bytes(self) -> int:
-        return sum(source.bytes for _, source in self.logs)
+        return sum(batch.bytes for batch in self.batches)
 
 
 @dataclass(frozen=True)
 class Stager:
-    """Stages one source at a time on its own cursor. part_bytes: memory for a part; user_key: of the pseudonyms."""
+    """Stages one batch at a time on its own cursor. part_bytes: memory for a part; user_key: of the pseudonyms."""
 
     con: duckdb.DuckDBPyConnection
     staging: Staging
@@ -136,50 +140,82 @@ class Stager:
     forgotten: Tombstones
     remote: RemoteLogs
 
-    def stage(self, log: LogFile, source: SourceFile) -> Staged:
-        """Load a log, and write the files of the source. Raises InputError when it cannot be read or changes meanwhile."""
-        self._load(log, source)
-        con, config = self.con, self.staging.config
-        [found] = fetch_rows(con, "intermediate/int_source_size")
-        scale = recognise_times(con, log, source.name, found["num_lines"], config, self.staging.now)
-        create_table(con, "intermediate/int_refused_lines")
-        parts = range(0, found["num_lines"], _choose_part_lines(self.part_bytes, **found))
-        sorted_parts, has_frequent = self._write_parts(log, source, scale, parts)
-        hints = self._find_query_hints()
-        verdicts = dict(con.table("int_refused_lines").aggregate("verdict, count(*)").order("verdict").fetchall())
-        rejected = {verdict: number for verdict, number in verdicts.items() if verdict not in LEFT_OUT}
-        bad_times = tuple(row["time"] for row in fetch_rows(con, "intermediate/int_bad_times", {"most": BAD_TIMES}))
-        con.execute("drop table stg_lines")
-        files, days, about = {}, {}, {}
-        for number, paths in sorted(sorted_parts.items()):
-            day = (date(1970, 1, 1) + timedelta(days=number)).isoformat() if scale.is_dated else "undated"
-            name = f"events/day={day}/{source.source_id}.parquet"
-            files[name] = self._merge_parts(name, paths)
-            days[day] = pq.read_metadata(files[name]).num_rows
-            about[name] = {"rows": days[day]} | describe_file(files[name])
-        frequent = self._find_frequent_users(files, sum(days.values())) if has_frequent else ()
-        entry = {
-            "sha256": source.sha256,
-            "bytes": source.bytes,
-            "format": log.describe(),
-            "fields": log.fields,
-            "read_by": read_by(config),
-            "time": scale.description,
-            "lines": found["num_lines"],
-            "events": sum(days.values()),
-            "left_out": {verdict: number for verdict, number in verdicts.items() if verdict in LEFT_OUT},
-            "rejected": rejected,
-            "many_queries": hints,
-            "days": days,
-            "files": about,
-        }
-        rejects = self._write_rejects(log, source) if rejected else None
-        con.execute("drop table int_refused_lines")
-        return Staged(source, entry, files, rejects, bad_times, frequent)
+    def stage(self, batch: Batch) -> list[Staged]:
+        """Load logs and write the files of their sources; apart, if their times are not of one kind.
 
-    def _load(self, log: LogFile, source: SourceFile) -> None:
-        """Load a log into the table `stg_lines`. Raises InputError when it cannot be read or changes meanwhile."""
-        config, path = self.staging.config, glob.escape(str(log.path))
+        Raises InputError when one cannot be read or changes meanwhile.
+        """
+        con, config, sources = self.con, self.staging.config, batch.sources
+        with ExitStack() as stack:
+            for source in sources:
+                stack.enter_context(self.remote.present(source))
+            self._load(batch)
+            scales = recognise_times(con, batch, config, self.staging.now)
+            if len(kinds := dict.fromkeys(scales)) > 1:
+                logs = list(zip(batch.logs, sources, strict=True))
+                alike = [make_batch(compress(logs, (scale == kind for scale in scales))) for kind in kinds]
+                return [staged for part in alike for staged in self.stage(part)]
+        [size] = fetch_rows(con, "intermediate/int_source_size")
+        create_table(con, "intermediate/int_refused_lines")
+        parts = range(0, size["num_lines"], _choose_part_lines(self.part_bytes, **size))
+        sorted_parts, has_frequent = self._write_parts(batch, scales[0], parts)
+        bad_times = tuple(row["time"] for row in fetch_rows(con, "intermediate/int_bad_times", {"most": BAD_TIMES}))
+        files, about, rows = {}, {}, {}
+        for number, paths in sorted(sorted_parts.items()):
+            day = (date(1970, 1, 1) + timedelta(days=number)).isoformat() if scales[0].is_dated else "undated"
+            name = f"events/day={day}/{batch.batch_id}.parquet"
+            files[name] = self._merge_parts(name, paths)
+            rows[name] = self._count_events(files[name], sources)
+            about[name] = {"rows": sum(rows[name])} | describe_file(files[name])
+        frequent = self._find_frequent_users(files, sum(map(sum, rows.values()))) if has_frequent else ()
+        entries = self._describe_sources(batch, scales[0], rows)
+        rejects = self._write_rejects(batch) if any(entry["rejected"] for entry in entries) else {}
+        con.execute("drop table stg_lines; drop table int_refused_lines")
+        return [Staged(sources, entries, files, about, rejects, bad_times, frequent)]
+
+    def _describe_sources(
+        self, batch: Batch, scale: TimeScale, rows: Mapping[str, Sequence[int]]
+    ) -> tuple[dict[str, Any], ...]:
+        """Return the entry of each source in sources.json. rows: file → how many events of each source are in it."""
+        place_of = f"line >> {batch.place_bits}"
+        num_lines = dict(self._count("stg_lines", place_of))
+        verdicts: dict[int, dict[str, int]] = {}
+        for place, verdict, number in self._count("int_refused_lines", place_of, "verdict"):
+            verdicts.setdefault(place, {})[verdict] = number
+        hints = self._find_query_hints()
+        entries = []
+        for place, source in enumerate(batch.sources):
+            own, counts = (
+                {name: number[place] for name, number in rows.items() if number[place]},
+                verdicts.get(place, {}),
+            )
+            entry = {
+                "sha256": source.sha256,
+                "bytes": source.bytes,
+                "format": batch.log.describe(),
+                "fields": batch.log.fields,
+                "read_by": read_by(self.staging.config),
+                "time": scale.description,
+                "lines": num_lines.get(place, 0),
+                "events": sum(own.values()),
+                "left_out": {verdict: number for verdict, number in counts.items() if verdict in LEFT_OUT},
+                "rejected": {verdict: number for verdict, number in counts.items() if verdict not in LEFT_OUT},
+                "many_queries": [] if place else hints,
+                "days": {day_of(name): number for name, number in own.items()},
+                "files": list(own),
+            }
+            entries.append(entry)
+        return tuple(entries)
+
+    def _count(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
+        """Return the distinct values of columns in a table, each with the number of its rows."""
+        keys = ", ".join(columns)
+        return sorted(self.con.table(table).aggregate(f"{keys}, count(*)", keys).fetchall())
+
+    def _load(self, batch: Batch) -> None:
+        """Load the logs into the table `stg_lines`. Raises InputError when one cannot be read."""
+        config, log = self.staging.config, batch.log
+        paths = [glob.escape(str(log.path)) for log in batch.logs]
         params = {
             "keeps_query": bool(config.keep_query),
             "max_url_bytes": MAX_URL_BYTES,
@@ -187,31 +223,32 @@ class Stager:
             "max_time_bytes": MAX_TIME_BYTES,
             "crawler_pattern": CRAWLER_PATTERN,
             "asset_pattern": ASSET_PATTERN,
-            "path": path,
+            "paths": paths,
+            "place_bits": batch.place_bits,
             "views": list(log.views),
         }
         reader, sources = None, {}
-        with self.remote.present(source):
-            try:
-                if log.format == "parquet" and log.is_nested:
-                    self.con.register("source_fields", read_parquet(log))
-                elif log.format == "parquet":
-                    # DuckDB ignores the case of names, and renames columns that differ only in case.
-                    found = self.con.read_parquet(path, hive_partitioning=False).columns
-                    names = dict(zip(pq.read_schema(log.path).names, found, strict=True))
-                    params |= {f"{role}_column": names.get(log.columns[role] or "", _ABSENT) for role in ROLES}
-                    sources["source_fields"] = "staging/parquet_fields"
-                else:
-                    reader = BlockReader(log, self.progress.add)
-                    is_json = log.format == "jsonl" and not log.is_nested
-                    self.con.register("delivered_lines" if is_json else "source_fields", reader.open())
-                    if is_json:
-                        params["pointers"] = [_point_to(log.columns[role] or _ABSENT) for role in ROLES]
-                        sources["source_fields"] = "staging/json_fields"
-                create_table(self.con, "staging/stg_lines", params, **sources, split_fields="staging/split_fields")
-            except duckdb.Error as error:
-                raise _explain_reading(log.path, reader, error) from error
-        self.progress.add(source.bytes - (reader.done_bytes if reader else 0))
+        try:
+            if log.format == "parquet" and not log.is_nested:
+                # DuckDB ignores the case of names, and renames columns that differ only in case.
+                found = self.con.read_parquet(paths[0], hive_partitioning=False).columns
+                names = dict(zip(pq.read_schema(log.path).names, found, strict=True))
+                params |= {f"{role}_column": names.get(log.columns[role] or "", _ABSENT) for role in ROLES}
+                sources["source_fields"] = "staging/parquet_fields"
+            else:
+                reader = BlockReader(batch, self.progress.add)
+                is_json = log.format == "jsonl" and not log.is_nested
+                self.con.register("delivered_lines" if is_json else "source_fields", reader.open())
+                if is_json:
+                    params["pointers"] = [_point_to(log.columns[role] or _ABSENT) for role in ROLES]
+                    sources["source_fields"] = "staging/json_fields"
+            create_table(self.con, "staging/stg_lines", params, **sources, split_fields="staging/split_fields")
+        except duckdb.Error as error:
+            if not reader and len(batch.logs) > 1:
+                for log, source in zip(batch.logs, batch.sources, strict=True):  # find which of them
+                    self._load(Batch((log,), (source,)))
+            raise _explain_reading(reader.log.path if reader else log.path, reader, error) from error
+        self.progress.add(batch.bytes - (reader.done_bytes if reader else 0))
 
     @property
     def _url_rules(self) -> UrlRules:
@@ -224,17 +261,15 @@ class Stager:
         hints = [{"page": canonical_item(row.pop("path"), self._url_rules)} | row for row in rows]
         return [hint for hint in hints if hint["page"]]
 
-    def _write_parts(
-        self, log: LogFile, source: SourceFile, scale: TimeScale, parts: range
-    ) -> tuple[dict[int, list[Path]], bool]:
+    def _write_parts(self, batch: Batch, scale: TimeScale, parts: range) -> tuple[dict[int, list[Path]], bool]:
         """Write the events of each part of `stg_lines`, one sorted file per day; adds to `int_refused_lines`.
 
         Returns the files of each day, and whether a user has more than a tenth of the events of a part.
         """
-        params = scale.params | {"latest": self.staging.now + timedelta(days=1)}
+        params = scale.params | {"latest": self.staging.now + timedelta(days=1), "place_bits": batch.place_bits}
         rules = SourceRules(
-            int(source.source_id, 16), self._url_rules, log.is_access_log, scale.is_dated, self.staging.partitions, self.user_key,
-            self.forgotten,
+            [source.number for source in batch.sources], batch.place_bits, self._url_rules, batch.log.is_access_log,
+            scale.is_dated, self.staging.partitions, self.user_key, self.forgotten,
         )  # fmt: skip
         paths: dict[int, list[Path]] = {}
         has_frequent = False
@@ -247,7 +282,7 @@ class Stager:
             has_frequent |= events.has_frequent
             self.con.from_arrow(events.refused).insert_into("int_refused_lines")
             for day, table in events.split_days():
-                path = folder / f"{source.source_id}.{first_row}.{day}.parquet"
+                path = folder / f"{batch.batch_id}.{first_row}.{day}.parquet"
                 write_events(path, table.to_reader())
                 paths.setdefault(day, []).append(path)
         return paths, has_frequent
@@ -271,16 +306,32 @@ class Stager:
                 part.unlink()
         return path
 
-    def _write_rejects(self, log: LogFile, source: SourceFile) -> Path:
-        path = self.staging.folder / "rejects" / f"{source.source_id}.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        line_bits = LIST_BITS if log.has_lists else 0
-        params = {"source_name": source.name, "left_out": list(LEFT_OUT), "line_bits": line_bits}
-        rows = stream_rows(self.con, "intermediate/int_rejects", params)
-        with pq.ParquetWriter(path, rows.schema, compression="zstd") as writer:
-            for batch in rows:
-                writer.write_batch(batch)
-        return path
+    def _count_events(self, path: Path, sources: Sequence[SourceFile]) -> list[int]:
+        """Return how many events in a file each source has."""
+        if len(sources) == 1:
+            return [pq.read_metadata(path).num_rows]
+        events = self.con.read_parquet(glob.escape(str(path)), hive_partitioning=False)
+        counts = dict(events.aggregate("source, count(*)").fetchall())
+        return [counts.get(source.number, 0) for source in sources]
+
+    def _write_rejects(self, batch: Batch) -> dict[str, Path]:
+        """Write the rejected lines of each source that has some to a file of its own; returns them by source id."""
+        folder = self.staging.folder / "rejects"
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = {source.name: folder / f"{source.source_id}.parquet" for source in batch.sources}
+        line_bits = LIST_BITS if batch.log.has_lists else 0
+        params = {"source_names": list(paths), "left_out": list(LEFT_OUT), "line_bits": line_bits}
+        written: dict[str, Path] = {}
+        with ExitStack() as stack:
+            for rows in stream_rows(self.con, "intermediate/int_rejects", params | {"place_bits": batch.place_bits}):
+                for name in rows["source"].unique().to_pylist():  # the lines of a source follow each other
+                    path = paths[name]
+                    if path.stem not in written:
+                        stack.close()
+                        writer = stack.enter_context(pq.ParquetWriter(path, rows.schema, compression="zstd"))
+                        written[path.stem] = path
+                    writer.write_batch(rows.filter(pc.equal(rows["source"], name)))
+        return written
 
 
 def _point_to(name: str) -> str:

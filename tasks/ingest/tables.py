@@ -3,9 +3,9 @@
 import glob
 from collections.abc import Sequence
 
+from surf2vec.tasks.ingest.batches import Log
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
 from surf2vec.tasks.ingest.sources import is_remote
-from surf2vec.tasks.ingest.staging import Log
 from surf2vec.tasks.root.wording import format_counted
 
 _SIGNS = {"Delta": "_delta_log/*.json", "Iceberg": "metadata/*.metadata.json"}

@@ -17,12 +17,14 @@ import numpy as np
 
 from surf2vec.sql.runner import fetch_rows
 from surf2vec.tasks.config import TIME_UNITS, IngestConfig, parse_time_unit
+from surf2vec.tasks.ingest.batches import Batch
 from surf2vec.tasks.ingest.formats import LogFile
 from surf2vec.trainer.errors import InputError
 
 EARLIEST = datetime(1973, 3, 3, 9, 46, 40, tzinfo=UTC).replace(tzinfo=None)  # 1e8 seconds
 OLDEST = datetime(1995, 1, 1)  # there are hardly older logs of the web
-PROFILE_LINES = 2_000
+PROFILE_LINES, LOG_LINES = 2_000, 50  # whose times are looked at: of all logs that are loaded, and of each at least
+_NO_TIMES: dict[str, Any] = {"num_times": 0, "num_numbers": 0, "num_zoned": 0, "calendar_times": None, "examples": []}
 _DATES = "%d.%m.%Y;%d.%m.%y;%d/%m/%Y;%m/%d/%Y;%d/%m/%y;%m/%d/%y;%d-%m-%Y;%m-%d-%Y;%d-%m-%y;%m-%d-%y;%y-%m-%d;%Y.%m.%d;"
 _DATES += "%d %b %Y;%d-%b-%Y;%b %d, %Y"
 _CLOCKS = "; %H:%M; %H:%M:%S; %H:%M:%S.%f;, %H:%M;, %H:%M:%S; %I:%M %p; %I:%M:%S %p;, %I:%M:%S %p"
@@ -91,32 +93,42 @@ def guess_units(low: float, high: float, latest: datetime, but: str = "") -> lis
 
 
 def recognise_times(
-    con: duckdb.DuckDBPyConnection, log: LogFile, name: str, num_lines: int, config: IngestConfig, now: datetime
-) -> TimeScale:
-    """Return how to read the times of the loaded `stg_lines` of the log `name`; text by the formats of the settings, if given.
+    con: duckdb.DuckDBPyConnection, batch: Batch, config: IngestConfig, now: datetime
+) -> list[TimeScale]:
+    """Return how to read the times of each log of a batch, loaded as `stg_lines`; text by the formats of the settings, if given.
 
-    Raises InputError when most of the times cannot be right.
+    Raises InputError when most of the times of a log cannot be right.
     """
+    log, names = batch.log, [source.name for source in batch.sources]
     if log.columns["time"] is None:
-        return TimeScale("line", "order of the lines")
+        return [TimeScale("line", "order of the lines")] * len(names)
     unit, formats = config.time_unit or log.layout.time_unit, config.time_format or log.layout.time_format
-    column_type = str(con.table("stg_lines").select("time").types[0])
+    lines = con.table("stg_lines")
+    column_type = str(lines.select("time").types[0])
     is_typed = column_type.startswith(("TIMESTAMP", "DATE"))
     is_digits = column_type != "VARCHAR" and all(re.fullmatch(r"(%[A-Za-z])+", format) for format in formats)
     if formats and not is_typed and (is_digits or column_type == "VARCHAR"):
-        return TimeScale("digits" if is_digits else "format", f"as {' or '.join(formats)}", formats=formats)
+        scale = TimeScale("digits" if is_digits else "format", f"as {' or '.join(formats)}", formats=formats)
+        return [scale] * len(names)
     latest = now + timedelta(days=1)
-    params = {"stride": max(1, num_lines // PROFILE_LINES), "oldest": OLDEST, "latest": latest}
-    [profile] = fetch_rows(con, "intermediate/int_time_profile", params)
-    if 2 * profile["num_numbers"] > profile["num_times"]:
-        scale = _scale_of_numbers(profile, unit)
-    else:
-        has_zone = "WITH TIME ZONE" in column_type or (profile["num_zoned"] and not is_typed)
-        zone = "with zone" if has_zone else f"without zone, taken as {config.timezone}"
-        scale = TimeScale(*(("timestamp", f"timestamps {zone}") if is_typed else ("calendar", f"text {zone}")))
-    if fault := _find_fault(scale, profile, log, unit, latest):
-        raise InputError(f"the times of {name} ({_quote(sorted(profile['examples'])[:2])}) cannot be right: {fault}")
-    return scale
+    stride = max(1, len(lines) // max(PROFILE_LINES, LOG_LINES * len(names)))
+    params = {"stride": stride, "oldest": OLDEST, "latest": latest, "place_bits": batch.place_bits}
+    profiles = {profile["place"]: profile for profile in fetch_rows(con, "intermediate/int_time_profile", params)}
+    scales = []
+    for place, name in enumerate(names):
+        profile = profiles.get(place, _NO_TIMES)
+        if 2 * profile["num_numbers"] > profile["num_times"]:
+            scale = _scale_of_numbers(profile, unit)
+        else:
+            has_zone = "WITH TIME ZONE" in column_type or (profile["num_zoned"] and not is_typed)
+            zone = "with zone" if has_zone else f"without zone, taken as {config.timezone}"
+            scale = TimeScale(*(("timestamp", f"timestamps {zone}") if is_typed else ("calendar", f"text {zone}")))
+        if fault := _find_fault(scale, profile, log, unit, latest):
+            raise InputError(
+                f"the times of {name} ({_quote(sorted(profile['examples'])[:2])}) cannot be right: {fault}"
+            )
+        scales.append(scale)
+    return scales
 
 
 def _scale_of_numbers(profile: dict[str, Any], unit: str | None) -> TimeScale:

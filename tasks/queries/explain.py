@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST, newest_corpus
-from surf2vec.tasks.ingest.sources import Catalog, events_files, read_catalog
+from surf2vec.tasks.ingest.sources import Catalog, day_of, events_files, read_catalog
 from surf2vec.tasks.queries.similar import find_history
 from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, open_folder
@@ -70,10 +70,10 @@ def _find_events(root: Root, catalog: Catalog, user_id: str, partition: int) -> 
     """Events of the user: how many, the first and the last, and how many a day."""
     days: Counter[str] = Counter()
     times: list[datetime] = []
-    verify_all(file for entry in catalog.entries.values() for file in events_files(root, entry))
+    verify_all(events_files(root, catalog))
     for name in sorted(catalog.files):
         found = _read_times(root.path / name, partition, user_id)
-        day = Path(name).parent.name.removeprefix("day=")
+        day = day_of(name)
         days[day] += len(found)
         if day != "undated":
             times += found.to_pylist()

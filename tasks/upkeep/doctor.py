@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from surf2vec.sql.runner import connect, fetch_rows
 from surf2vec.tasks.corpus.check import find_misfits
+from surf2vec.tasks.ingest.sources import day_of, name_logs, read_catalog
 from surf2vec.tasks.registry.faults import find_faults
 from surf2vec.tasks.registry.releases import list_versions
 from surf2vec.tasks.release.release_reader import list_files
@@ -75,22 +76,21 @@ def examine(root: Root) -> list[Diagnosis]:
 def _examine_events(root: Root) -> Iterator[Diagnosis]:
     place, way_out = str(root.sources), _INGEST_ALL.format(root.sources)
     try:
-        catalog = read_json(root.sources)
-        sources, partitions = catalog["sources"], catalog["partitions"]
+        catalog = read_catalog(root)
+        sharers = sorted(catalog.sharers.items())
     except (DamageError, KeyError, TypeError) as error:
         yield damage(place, f"cannot be used ({error}); {way_out}")
         return
-    named: set[Path] = set()
     with TemporaryDirectory() as spill, connect(EVENTS_BYTES, Path(spill), EVENTS_THREADS) as con:
-        for source in sources:
-            files = {root.path / name: about for name, about in source["files"].items()}
-            named |= set(files)
-            for one in list(_find_altered(files)) or list(_find_broken(con, files, partitions)):
-                fix = f"remove {one.place}, if it is there, and ingest the log {source['name']} again"
+        for name, entries in sharers:
+            file = {root.path / name: catalog.files[name]}
+            for one in list(_find_altered(file)) or list(_find_broken(con, file, catalog.partitions or 1)):
+                fix = f"remove {one.place}, if it is there, and ingest {name_logs(entries)} again"
                 yield replace(one, message=f"{one.message}; {fix}")
-            if sum(about["rows"] for about in files.values()) != source["events"]:
-                yield damage(place, f"{source['name']}: events and rows of files differ; {way_out}")
-    yield Diagnosis("ok", str(root.events), f"{len(sources)} sources in {len(named)} files")
+            if sum(entry["days"][day_of(name)] for entry in entries) != catalog.files[name]["rows"]:
+                yield damage(place, f"{name}: its rows and the events of {name_logs(entries)} differ; {way_out}")
+    yield Diagnosis("ok", str(root.events), f"{len(catalog.entries)} sources in {len(sharers)} files")
+    named = {root.path / name for name, _ in sharers}
     yield from _warn(set(root.events.rglob("*.parquet")) - named, "events files that no source names")
 
 

@@ -51,8 +51,7 @@ def repartition(
                 )
                 on_event("log", {"message": message})
                 _move_events(root, catalog, partitions, memory_bytes, folder, threads)
-                files = [about for entry in catalog.entries.values() for about in entry["files"].values()]
-                result["bytes_written"] = sum(about["bytes"] for about in files)
+                result["bytes_written"] = sum(about["bytes"] for about in catalog.files.values())
                 catalog.partitions = partitions
                 catalog.write(root)  # the commit point
             else:
@@ -64,7 +63,7 @@ def repartition(
 
 
 def _count_users(root: Root, catalog: Catalog, folder: Path, memory_bytes: int, threads: int) -> int:
-    verify_all(file for entry in catalog.entries.values() for file in events_files(root, entry))
+    verify_all(events_files(root, catalog))
     with connect(memory_bytes // 2, folder / "spill", threads) as con:
         params = {"files": [escape(str(root.path / name)) for name in sorted(catalog.files)]}
         return int(fetch_rows(con, "intermediate/int_users", params)[0]["num_users"])
@@ -73,17 +72,19 @@ def _count_users(root: Root, catalog: Catalog, folder: Path, memory_bytes: int, 
 def _move_events(root: Root, catalog: Catalog, after: int, memory_bytes: int, folder: Path, threads: int) -> None:
     """Rewrite each events file, sorted by the new micro-partitions, and enter the new files into the catalog."""
     with connect(memory_bytes // 2, folder / "spill", threads) as con:
-        for entry in catalog.entries.values():
-            moved: dict[str, Any] = {}
-            for path, about, way_out in events_files(root, entry):
-                verify_once(path, about, way_out)
-                target = path.with_name(f"{path.name.split('.')[0]}.p{after:05d}.parquet")
-                staged = folder / target.name
-                params = {"files": [escape(str(path))], "partitions": after}
-                write_events(staged, stream_rows(con, "intermediate/int_sorted_events", params))
-                sync_path(staged)
-                os.replace(staged, target)
-                moved[str(target.relative_to(root.path))] = {"rows": about["rows"]} | describe_file(target)
-            entry["files"] = moved
+        moved, files = {}, {}
+        for path, about, way_out in events_files(root, catalog):
+            verify_once(path, about, way_out)
+            target = path.with_name(f"{path.name.split('.')[0]}.p{after:05d}.parquet")
+            staged = folder / target.name
+            params = {"files": [escape(str(path))], "partitions": after}
+            write_events(staged, stream_rows(con, "intermediate/int_sorted_events", params))
+            sync_path(staged)
+            os.replace(staged, target)
+            name = moved[str(path.relative_to(root.path))] = str(target.relative_to(root.path))
+            files[name] = {"rows": about["rows"]} | describe_file(target)
+    for entry in catalog.entries.values():
+        entry["files"] = [moved[name] for name in entry["files"]]
+    catalog.files = files
     for day in {(root.path / name).parent for name in catalog.files}:
         sync_path(day)

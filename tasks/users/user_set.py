@@ -10,11 +10,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from surf2vec.tasks.events.events_files import BATCH_ROWS
 from surf2vec.tasks.release.release_reader import user_hash
 from surf2vec.tasks.users.tombstones import Tombstones
-
-BATCH_ROWS = 1 << 18
-"""Rows searched together: each search goes through all wanted users."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +53,7 @@ def want_forgotten(tombstones: Tombstones) -> UserSet:
     return UserSet(tombstones.is_forgotten, None)
 
 
-def search_file(file: pq.ParquetFile, wanted: UserSet, groups: list[int] | None = None) -> Iterator[NDArray[np.bool_]]:
-    """Yield, by batch, which rows of a file with a column `user_id`, or of these row groups, are of wanted users, bool[n]."""
-    if groups != []:
-        for rows in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=["user_id"]):
-            yield np.asarray(wanted.find(rows.column(0)))
+def search_file(file: pq.ParquetFile, wanted: UserSet) -> Iterator[NDArray[np.bool_]]:
+    """Yield, by batch, which rows of a file with a column `user_id` are of wanted users, bool[n]."""
+    for rows in file.iter_batches(BATCH_ROWS, columns=["user_id"]):
+        yield np.asarray(wanted.find(rows.column(0)))

@@ -73,12 +73,13 @@ def write_events(path: Path, events: Sequence[Event], partitions: int = 4, **cat
     for event in events:
         files[event.source, event.day].append(event)
     sources: dict[str, dict[str, Any]] = {}
+    described: dict[str, dict[str, Any]] = {}
     for (name, day), group in sorted(files.items()):
         sha256 = group[0].sha256
         entry = sources.setdefault(
             name,
             {
-                "name": name, "sha256": sha256, "bytes": 0, "copies": [], "events": 0, "days": {}, "files": {}, "read_by": {},
+                "name": name, "sha256": sha256, "bytes": 0, "copies": [], "events": 0, "days": {}, "files": [], "read_by": {},
                 "left_out": {},
             },
         )  # fmt: skip
@@ -86,14 +87,15 @@ def write_events(path: Path, events: Sequence[Event], partitions: int = 4, **cat
         write_events_file(root.path / relative, group, partitions)
         entry["events"] += len(group)
         entry["days"][day] = len(group)
-        entry["files"][relative] = {"rows": len(group)} | describe_file(root.path / relative)
+        entry["files"].append(relative)
+        described[relative] = {"rows": len(group)} | describe_file(root.path / relative)
     base = {
         "format_version": FORMAT_VERSION,
         "partitions": partitions,
         "user_key_fingerprint": None,
         "rules": RULES,
     }
-    write_json(root.sources, base | {"sources": list(sources.values())} | catalog)
+    write_json(root.sources, base | {"sources": list(sources.values()), "files": described} | catalog)
     return root
 
 

@@ -46,7 +46,7 @@ def take_in(
 
 def events_files(root: Path) -> list[str]:
     """The events files that sources.json names."""
-    return [str(root / name) for source in read_json(root / "sources.json")["sources"] for name in source["files"]]
+    return [str(root / name) for name in read_json(root / "sources.json")["files"]]
 
 
 def check_events(root: Path) -> None:

@@ -21,8 +21,8 @@ from surf2vec.tasks.ingest.visits import ASSET_PATTERN, CRAWLER_PATTERN
 
 PARAMS = {
     "keeps_query": False, "max_url_bytes": MAX_URL_BYTES, "max_user_bytes": MAX_USER_BYTES, "max_time_bytes": MAX_TIME_BYTES,
-    "crawler_pattern": CRAWLER_PATTERN, "asset_pattern": ASSET_PATTERN, 
-    "views": [],
+    "crawler_pattern": CRAWLER_PATTERN, "asset_pattern": ASSET_PATTERN,
+    "place_bits": 10, "views": [],
 }  # fmt: skip
 ABSENT = {f"{role}_column": "surf2vec_absent" for role in ROLES}
 BROWSER = "Mozilla/5.0 (X11; Linux x86_64; rv:146.0) Gecko/20100101 Firefox/146.0"
@@ -166,11 +166,12 @@ def test_parquet_rows(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     )
     pq.write_table(table, path)
     columns = ABSENT | {"user_column": "Who", "url_column": "page", "time_column": "when", "status_column": "status"}
-    assert stage(con, "parquet", path=str(path), **columns) == [
+    assert stage(con, "parquet", paths=[str(path)], **columns) == [
         (1, "1", "/a", 10, None),
         (2, "2", "a\0", 20, "NUL byte"),
         (3, None, "c", 30, "status 400 or above"),
     ]
+    assert [row[0] for row in stage(con, "parquet", paths=[str(path)] * 2, **columns)] == [1, 2, 3, 1025, 1026, 1027]
 
 
 def stage_column(con: duckdb.DuckDBPyConnection, folder: Path, role: str, values: pa.Array) -> list[tuple[Any, ...]]:
@@ -179,7 +180,7 @@ def stage_column(con: duckdb.DuckDBPyConnection, folder: Path, role: str, values
     table = table.set_column(table.column_names.index(role), role, values)
     pq.write_table(table, folder / "log.parquet", store_schema=False)
     columns = ABSENT | {"user_column": "user_id", "url_column": "url"}
-    rows = stage(con, "parquet", path=str(folder / "log.parquet"), **columns)
+    rows = stage(con, "parquet", paths=[str(folder / "log.parquet")], **columns)
     return [(row[1 if role == "user_id" else 2], row[4]) for row in rows]
 
 
@@ -226,5 +227,5 @@ def test_what_is_too_long_is_cut_and_stays_too_long(con: duckdb.DuckDBPyConnecti
     table = pa.table({"user_id": ["u" * 100_000], "url": ["/a"], "ts": ["1" * 100_000]})
     pq.write_table(table, tmp_path / "log.parquet")
     columns = ABSENT | {"user_column": "user_id", "url_column": "url", "time_column": "ts"}
-    (row,) = stage(con, "parquet", path=str(tmp_path / "log.parquet"), **columns)
+    (row,) = stage(con, "parquet", paths=[str(tmp_path / "log.parquet")], **columns)
     assert (len(row[1]), row[3]) == (MAX_USER_BYTES + 1, None)

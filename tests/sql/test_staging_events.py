@@ -56,7 +56,7 @@ def time_lines(
     formats = ("%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M %z")
     kinds = ("calendar", "timestamp", "format", "line")
     scale = TimeScale(kind, "", formats=formats) if kind in kinds else scale_of(1, kind)
-    params = scale.params | {"earliest": EARLIEST, "latest": LATEST}
+    params = scale.params | {"earliest": EARLIEST, "latest": LATEST, "place_bits": 8}
     rows = fetch_rows(con, "intermediate/int_timed_lines", params | {"first_row": first_row, "end_row": end_row})
     for row in rows:
         row["ts"] = con.execute("select make_timestamp($us::bigint)::varchar", {"us": row["us"]}).fetchall()[0][0]
@@ -210,9 +210,14 @@ def test_what_becomes_of_refused_lines(con: duckdb.DuckDBPyConnection) -> None:
     verdicts = {3: None, 7: "static asset", 9: "crawler", 8: "NUL byte", 5: "NUL byte"}
     put_lines(con, *[(line, "u", "/", "1", verdict) for line, verdict in verdicts.items()])
     assert make(con, "int_refused_lines") == [(5, "NUL byte"), (7, "static asset"), (8, "NUL byte"), (9, "crawler")]
-    assert make(con, "int_rejects", source_name="/logs/a.csv", left_out=list(LEFT_OUT), line_bits=0) == [
+    params = {"source_names": ["/logs/a.csv", "/logs/b.csv"], "left_out": list(LEFT_OUT)}
+    assert make(con, "int_rejects", **params, place_bits=3, line_bits=0) == [
         ("/logs/a.csv", 5, "NUL byte"),
-        ("/logs/a.csv", 8, "NUL byte"),
+        ("/logs/b.csv", 0, "NUL byte"),
+    ]
+    assert make(con, "int_rejects", **params, place_bits=62, line_bits=2) == [
+        ("/logs/a.csv", 1, "NUL byte"),
+        ("/logs/a.csv", 2, "NUL byte"),
     ]
 
 
@@ -245,8 +250,17 @@ def test_time_profile_looks_at_some_lines_only(con: duckdb.DuckDBPyConnection) -
     assert profile_times(con, 10)["num_times"] == 10
 
 
+def test_time_profile_of_several_logs(con: duckdb.DuckDBPyConnection) -> None:
+    put_lines(
+        con, *[(place << 8 | line, "u", "/", str(10 * place + line), None) for place in (0, 2) for line in (1, 2)]
+    )
+    params = {"stride": 1, "oldest": OLDEST, "latest": LATEST, "place_bits": 8}
+    profiles = fetch_rows(con, "intermediate/int_time_profile", params)
+    assert {profile["place"]: profile["numbers"] for profile in profiles} == {0: [1, 1, 2], 2: [21, 21, 22]}
+
+
 def profile_times(con: duckdb.DuckDBPyConnection, stride: int) -> dict[str, Any]:
-    params = {"stride": stride, "oldest": OLDEST, "latest": LATEST}
+    params = {"stride": stride, "oldest": OLDEST, "latest": LATEST, "place_bits": 8}
     return fetch_rows(con, "intermediate/int_time_profile", params)[0]
 
 

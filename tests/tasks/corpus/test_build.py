@@ -226,8 +226,7 @@ def test_damage_far_into_an_events_file(tmp_path: Path) -> None:
     )
     path.write_bytes(damaged)
     catalog = read_json(root.sources)
-    for entry in catalog["sources"]:
-        entry["files"] = {name: file | describe_file(path) for name, file in entry["files"].items()}
+    catalog["files"] = {name: file | describe_file(path) for name, file in catalog["files"].items()}
     write_json(root.sources, catalog)
     with pytest.raises(DamageError, match="an events file cannot be read .*surf2vec doctor"):
         build(root)
@@ -238,8 +237,7 @@ def test_rows_that_sources_json_does_not_know_are_damage(tmp_path: Path) -> None
     path = next(root.events.rglob("*.parquet"))
     write_events_file(path, one_day(2), partitions=4)
     catalog = read_json(root.sources)
-    for entry in catalog["sources"]:
-        entry["files"] = {name: file | describe_file(path) for name, file in entry["files"].items()}
+    catalog["files"] = {name: file | describe_file(path) for name, file in catalog["files"].items()}
     write_json(root.sources, catalog)
     with pytest.raises(DamageError, match="do not have the 3 rows in 4 micro-partitions that sources.json says"):
         build(root)

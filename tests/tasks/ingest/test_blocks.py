@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.ingest import blocks as logblocks
+from surf2vec.tasks.ingest.batches import Batch
 from surf2vec.tasks.ingest.blocks import BlockReader, cut_blocks, parse_text
 from surf2vec.tasks.ingest.formats import recognise
 from surf2vec.trainer.errors import InputError
@@ -19,7 +20,7 @@ from tests.roots.ingest import write_log
 
 def read(path: Path) -> list[dict[str, Any]]:
     """Every row of a log, by line."""
-    reader = BlockReader(recognise(path, IngestConfig()))
+    reader = BlockReader(Batch((recognise(path, IngestConfig()),), ()))
     return sorted(reader.open().read_all().to_pylist(), key=lambda row: row["line"])
 
 
@@ -87,7 +88,7 @@ def test_truncated_files_are_told(tmp_path: Path, codec: str, suffix: str) -> No
     assert len(read(path)) == 400_001
     for cut in (len(whole) - 3, len(whole) // 2):
         path.write_bytes(whole[:cut])
-        reader = BlockReader(recognise(path, IngestConfig()))
+        reader = BlockReader(Batch((recognise(path, IngestConfig()),), ()))
         with pytest.raises(OSError, match="runcated"):
             reader.open().read_all()
         assert isinstance(reader.error, InputError)

@@ -99,7 +99,11 @@ def test_what_is_in_the_root(tmp_path: Path, root: Path) -> None:
         {},
     )
     assert source["days"] == {"2020-07-01": 2, "2020-07-02": 1}
-    assert {name: file["rows"] for name, file in source["files"].items()} == {first: 2, second: 1}
+    assert source["files"] == [first, second]
+    assert {name: file["rows"] for name, file in read_json(root / "sources.json")["files"].items()} == {
+        first: 2,
+        second: 1,
+    }
     schema = pq.read_schema(root / first)
     assert [f"{field.name} {field.type}" for field in schema] == [
         "micro_partition int32", "user_hash uint64", "user_id string", "ts timestamp[us]", "source uint64", "line int64",

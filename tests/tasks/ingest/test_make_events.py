@@ -36,7 +36,7 @@ def con(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def rules(is_dated: bool = True, partitions: int = 2) -> SourceRules:
-    return SourceRules(2**63, UrlRules(), drops_assets=True, is_dated=is_dated, partitions=partitions)
+    return SourceRules([2**63], 62, UrlRules(), drops_assets=True, is_dated=is_dated, partitions=partitions)
 
 
 def make_lines(*rows: tuple[int, str | None, str | None, int | None, str | None]) -> pa.RecordBatchReader:

@@ -166,7 +166,7 @@ def test_sources_json(tmp_path: Path) -> None:
     assert root.sources.stat().st_ino == first  # nothing changed, so nothing is written
     assert read_catalog(root).names == {"a": "1", "b": "2", "c": "1"}
     root.sources.write_text('{"format_version": 99}')
-    with pytest.raises(DamageError, match=r"sources\.json is not of format 3"):
+    with pytest.raises(DamageError, match=r"sources\.json is not of format 4"):
         read_catalog(root)
 
 

@@ -7,9 +7,16 @@ from typing import Any
 import duckdb
 import pytest
 
-from surf2vec.tasks.ingest import staging
+from surf2vec.tasks.ingest import batches, staging
+from surf2vec.tasks.ingest.batches import Batch
 from surf2vec.trainer.errors import InputError
 from tests.roots.ingest import read_events, read_rejects, snapshot, take_in, write_log
+
+
+@pytest.fixture(autouse=True)
+def _logs_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a batch of its own."""
+    monkeypatch.setattr(batches, "SMALL_LOG_BYTES", 0)
 
 
 def write_logs(folder: Path, num_files: int, num_lines: int) -> str:
@@ -40,7 +47,7 @@ def test_each_log_is_parsed_once_though_partitions_are_chosen(
 ) -> None:
     opened: list[Path] = []
     reader = staging.BlockReader
-    monkeypatch.setattr(staging, "BlockReader", lambda log, add: opened.append(log.path) or reader(log, add))
+    monkeypatch.setattr(staging, "BlockReader", lambda batch, add: opened.append(batch.log.path) or reader(batch, add))
     logs, progress = write_logs(tmp_path, num_files, 400), []
     take_in(tmp_path / "root", logs, partitions=None, on_event=lambda name, values: progress.append((name, values)))
     assert len(opened) == num_files
@@ -92,11 +99,11 @@ def test_the_first_that_fails_is_named_and_the_others_stop(tmp_path: Path, monke
     staged: list[str] = []
     recognise_times = staging.recognise_times
 
-    def fail_second(con: duckdb.DuckDBPyConnection, log: Any, *rest: Any) -> Any:
-        staged.append(log.path.name)
-        if log.path.name == "1.csv":
+    def fail_second(con: duckdb.DuckDBPyConnection, batch: Batch, *rest: Any) -> Any:
+        staged.append(batch.log.path.name)
+        if staged[-1] == "1.csv":
             raise InputError("1.csv is damaged")
-        return recognise_times(con, log, *rest)
+        return recognise_times(con, batch, *rest)
 
     monkeypatch.setattr(staging, "recognise_times", fail_second)
     with pytest.raises(InputError, match=r"1\.csv is damaged"):

@@ -58,13 +58,12 @@ def test_a_flipped_byte_and_a_missing_file_are_damage(root: Root, pattern: str) 
 def test_events_that_break_a_rule_are_damage(root: Root) -> None:
     """A file that is as its manifest says, but was written wrongly: its first event is of another day, and not the first."""
     catalog = read_json(root.sources)
-    [source] = catalog["sources"]
-    name = min(source["files"])
+    name = min(catalog["files"])
     path = root.path / name
     events = pq.read_table(path)
     late = events.slice(0, 1).set_column(3, "ts", pa.array([datetime(2100, 1, 1)], pa.timestamp("us")))
     pq.write_table(pa.concat_tables([late, events.slice(1)]), path)
-    source["files"][name] |= describe_file(path)
+    catalog["files"][name] |= describe_file(path)
     write_json(root.sources, catalog)
     told = levels(root, "damage")
     assert [line for line in told if path.name in line and "1 event outside the day of the folder" in line]
