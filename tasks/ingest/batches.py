@@ -8,7 +8,7 @@ from surf2vec.tasks.ingest.sources import SourceFile
 from surf2vec.trainer.system.files import digest_json
 
 SMALL_LOG_BYTES, BATCH_BYTES, BATCH_LOGS = 1_000_000, 16_000_000, 4_000
-_PLACE_BITS = 41  # small logs have less than 2**21 lines, and a line less than 2**20 pages
+_PLACE_BITS = 21  # small logs have fewer lines than 2**21
 Log = tuple[LogFile, SourceFile]
 
 
@@ -50,11 +50,14 @@ def make_batch(logs: Iterable[Log]) -> Batch:
 
 
 def make_batches(logs: Iterable[Log]) -> tuple[Batch, ...]:
-    """Return the logs in batches: small ones that are read alike together, each other one alone."""
+    """Return the logs in batches: small ones that are read alike together, each other one alone, and those with lists, whose rows
+    have numbers of their own (tasks/ingest/records.py).
+    """
     batches: list[list[Log]] = []
     growing: dict[str, tuple[list[Log], int]] = {}  # how logs are read → their last batch, and its bytes
     for log, source in logs:
-        how = log.reading if source.bytes <= SMALL_LOG_BYTES else source.name
+        is_alone = source.bytes > SMALL_LOG_BYTES or log.has_lists or (log.is_nested and log.format == "parquet")
+        how = source.name if is_alone else log.reading
         batch, num_bytes = growing.get(how, ([], BATCH_BYTES))
         if num_bytes + source.bytes > BATCH_BYTES or len(batch) == BATCH_LOGS:
             batch, num_bytes = [], 0

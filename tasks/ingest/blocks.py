@@ -9,22 +9,30 @@ import io
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from typing import IO, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from surf2vec.tasks.ingest.access_lines import FITS_NO_LAYOUT, FITS_NO_PATTERN, NO_ACCESS_LINE, split_fields
 from surf2vec.tasks.ingest.batches import Batch
 from surf2vec.tasks.ingest.containers import STREAM_ERRORS, explain_stream, open_stream
-from surf2vec.tasks.ingest.delimited import FIELDS_SCHEMA, MAX_RECORD_LINES, NOT_UTF8, NUL_BYTE, is_utf8, parse_fields
+from surf2vec.tasks.ingest.delimited import (
+    FIELDS_SCHEMA,
+    MAX_RECORD_LINES,
+    NOT_UTF8,
+    NUL_BYTE,
+    Numbers,
+    is_utf8,
+    parse_fields,
+)
 from surf2vec.tasks.ingest.formats import LogFile
 from surf2vec.tasks.ingest.records import parse_json, read_parquet, split_pages
 
 BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 20
-LEAST_ROWS = 10_000  # of a batch for DuckDB; fewer cost as much
+JOINED_BYTES = 1 << 18  # of blocks of small logs that are parsed together: each parse has a cost of its own
 LINES_SCHEMA = pa.schema([("line", pa.int64()), ("text", pa.string()), ("rejected", pa.string())])
 LINE_TOO_LONG = "line too long"
 
@@ -49,52 +57,62 @@ class BlockReader:
         return pa.RecordBatchReader.from_batches(self.schema, self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the parsed blocks, in order; those of small logs are joined."""
+        if self.log.format == "parquet":
+            for table in read_parquet(self.log):
+                yield from table.to_batches()
+            return
         try:
             with ThreadPoolExecutor(2) as pool:
                 pending: deque[Future[pa.Table]] = deque()
-                small: list[pa.Table] = []
-                for place, log in enumerate(self.batch.logs):
-                    self.log = log
-                    for parse in self._read(log):
-                        pending.append(pool.submit(self._number, parse, place))
-                        if len(pending) > 2:
-                            small.append(pending.popleft().result())
-                        if sum(map(len, small)) >= LEAST_ROWS:
-                            yield from _join(small)
-                            small = []
-                yield from _join([*small, *(future.result() for future in pending)])
+                for log, data, numbers in self._join_blocks():
+                    pending.append(pool.submit(self._parse, log, data, numbers))
+                    if len(pending) > 2:
+                        yield from pending.popleft().result().to_batches()
+                while pending:
+                    yield from pending.popleft().result().to_batches()
         except Exception as error:
             self.error = explain_stream(self.log.path, error) if isinstance(error, STREAM_ERRORS) else error
             raise
 
-    def _read(self, log: LogFile) -> Iterator[Callable[[], pa.Table]]:
-        """Yield what parses each block of a log."""
-        if log.format == "parquet":
-            yield from (partial(pa.Table.slice, table) for table in read_parquet(log))
-            return
+    def _join_blocks(self) -> Iterator[tuple[LogFile, bytes, Numbers]]:
+        """Yield blocks with the numbers of their lines; those of small logs together. A quote, which may be open at the end of a
+        log, and fields that change are of one log.
+        """
+        small, held = list[bytes](), list[Numbers]()
+        for place, log in enumerate(self.batch.logs):
+            for first_line, data in self._read(log):
+                end = first_line + (data.count(b"\n") or 1)
+                numbers = np.arange(first_line, end) + (place << self.batch.place_bits)
+                if not data or len(data) >= JOINED_BYTES or log.shape.is_w3c or (self.is_delimited and b'"' in data):
+                    yield log, data, numbers
+                    continue
+                small.append(data)
+                held.append(numbers)
+                if sum(map(len, small)) >= JOINED_BYTES:
+                    yield log, b"".join(small), np.concatenate(held)
+                    small, held = [], []
+        if small:
+            yield self.log, b"".join(small), np.concatenate(held)
+
+    def _read(self, log: LogFile) -> Iterator[tuple[int, bytes]]:
+        """Yield the blocks of a log, each with the number of its first line there."""
+        self.log = log
         stream, raw = open_stream(log.path, log.compression)
-        read_bytes = 0
+        done_bytes = self.done_bytes
         with raw, stream:
             for line, data in cut_blocks(stream, self.is_delimited, log.shape.skipped_lines):
                 self.at_line = line
-                yield partial(self._parse, log, data, line)
-                num_bytes = raw.tell() - read_bytes
-                self.on_read(num_bytes)
-                self.done_bytes += num_bytes
-                read_bytes += num_bytes
+                yield line, data
+                self.on_read(done_bytes + raw.tell() - self.done_bytes)
+                self.done_bytes = done_bytes + raw.tell()
 
-    def _number(self, parse: Callable[[], pa.Table], place: int) -> pa.Table:
-        table = parse()
-        return table.set_column(0, "line", pc.add(table["line"], place << self.batch.place_bits)) if place else table
-
-    def _parse(self, log: LogFile, data: bytes, first_line: int) -> pa.Table:
+    def _parse(self, log: LogFile, data: bytes, numbers: Numbers) -> pa.Table:
         if not data:
-            return pa.Table.from_pylist([{"line": first_line, "rejected": LINE_TOO_LONG}], self.schema)
+            return pa.Table.from_pylist([{"line": numbers[0], "rejected": LINE_TOO_LONG}], self.schema)
         if self.is_delimited:
-            fields = parse_fields(data, first_line, log)
+            fields = parse_fields(data, numbers, log)
         else:
-            lines = parse_text(data, first_line)
+            lines = parse_text(data, numbers)
             if log.is_nested:
                 return parse_json(lines, log)
             if not log.pattern:
@@ -106,11 +124,6 @@ class BlockReader:
             time = pc.binary_join_element_wise(fields["date"], fields["time"], " ")
             fields = fields.set_column(fields.column_names.index("time"), "time", time)
         return fields
-
-
-def _join(tables: list[pa.Table]) -> list[pa.RecordBatch]:
-    joined = pa.concat_tables(tables) if tables else LINES_SCHEMA.empty_table()
-    return (joined.combine_chunks() if len(tables) > 1 else joined).to_batches()
 
 
 def _explain_line(log: LogFile) -> str:
@@ -170,12 +183,13 @@ def _cut_before_open_quote(data: bytes, end: int) -> int:
     return end
 
 
-def parse_text(data: bytes, first_line: int) -> pa.Table:
+def parse_text(data: bytes, numbers: Numbers) -> pa.Table:
     """Return the lines of a block, without newlines, as a table of LINES_SCHEMA."""
     lines = data.removesuffix(b"\n").split(b"\n")
     faults: list[str | None] = [None] * len(lines)
     if b"\0" in data or not is_utf8(data):
         faults = [NUL_BYTE if b"\0" in line else None if is_utf8(line) else NOT_UTF8 for line in lines]
     good = [None if fault else line for line, fault in zip(lines, faults, strict=True)]
-    numbers = pa.array(range(first_line, first_line + len(lines)))
-    return pa.table([numbers, pa.array(good, pa.string()), pa.array(faults, pa.string())], schema=LINES_SCHEMA)
+    return pa.table(
+        [pa.array(numbers), pa.array(good, pa.string()), pa.array(faults, pa.string())], schema=LINES_SCHEMA
+    )

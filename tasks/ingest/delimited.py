@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
+from numpy.typing import NDArray
 
 from surf2vec.tasks.ingest.columns import ROLES
 from surf2vec.tasks.ingest.formats import LogFile
@@ -21,6 +22,7 @@ from surf2vec.trainer.errors import InputError
 
 FIELDS = tuple({"user": "user_id"}.get(role, role) for role in ROLES)
 FIELDS_SCHEMA = pa.schema([("line", pa.int64()), *((name, pa.string()) for name in FIELDS), ("rejected", pa.string())])
+Numbers = NDArray[np.int64]
 MAX_RECORD_LINES = 100
 WRONG_COLUMNS = "wrong number of columns"
 OPEN_QUOTE = "unterminated quote"
@@ -31,20 +33,21 @@ NUL_BYTE = "NUL byte"
 csv.field_size_limit(1 << 24)  # the module's default is shorter than a long URL; the block size limits a field
 
 
-def parse_fields(data: bytes, first_line: int, log: LogFile) -> pa.Table:
-    """Return the lines of a block (each ends with a newline) as a table of FIELDS_SCHEMA, without blank lines."""
+def parse_fields(data: bytes, lines: Numbers, log: LogFile) -> pa.Table:
+    """Return the lines of a block (each ends with a newline) as a table of FIELDS_SCHEMA, without blank lines.
+
+    lines: the number of each line, int64[n].
+    """
     shape = log.shape
     if shape.is_w3c:
-        data = _blank_comments(data, first_line, log)
+        data = _blank_comments(data, lines, log)
     if len(shape.delimiter) > 1:
         data = data.replace(shape.delimiter.encode(), shape.character.encode())
     has_stray_return = b"\r" in data and data.count(b"\r") != data.count(b"\r\n")
     if not shape.has_blanks and not has_stray_return and b"\0" not in data and is_utf8(data):
         fields, invalid = _read_by_arrow(data, log)
-        num_lines = data.count(b"\n")
-        if len(fields) + len(invalid) == num_lines and not any(row.text.count('"') % 2 for row in invalid):
+        if len(fields) + len(invalid) == len(lines) and not any(row.text.count('"') % 2 for row in invalid):
             bad = np.array([row.number for row in invalid], dtype=np.int64) - 1
-            lines = np.arange(first_line, first_line + num_lines)
             rejected = pa.table({"line": lines[bad], "rejected": pa.array([WRONG_COLUMNS] * len(bad), pa.string())})
             good = {"line": pa.array(np.delete(lines, bad))}
             good |= {
@@ -54,15 +57,15 @@ def parse_fields(data: bytes, first_line: int, log: LogFile) -> pa.Table:
             }
             tables = [FIELDS_SCHEMA.empty_table(), pa.table(good), rejected]
             return pa.concat_tables(tables, promote_options="default")
-    return _parse_slowly(data, first_line, log)
+    return _parse_slowly(data, lines, log)
 
 
-def _blank_comments(data: bytes, first_line: int, log: LogFile) -> bytes:
+def _blank_comments(data: bytes, lines: Numbers, log: LogFile) -> bytes:
     """Return lines of a W3C log without comments. Raises InputError where the fields change."""
     for comment in re.finditer(rb"^#.*$", data, re.MULTILINE):
         text = comment[0].decode(errors="replace").rstrip("\r")
         if text.startswith(FIELDS_LINE) and text.split() != log.shape.fields_line.split():
-            number = first_line + data.count(b"\n", 0, comment.start())
+            number = lines[data.count(b"\n", 0, comment.start())]
             raise InputError(
                 f"{log.path} has other {FIELDS_LINE} from line {number:,} on: split it there into two logs"
             )
@@ -96,7 +99,7 @@ def _read_by_arrow(data: bytes, log: LogFile) -> tuple[pa.Table, list[pacsv.Inva
     return table, invalid
 
 
-def _parse_slowly(data: bytes, first_line: int, log: LogFile) -> pa.Table:
+def _parse_slowly(data: bytes, numbers: Numbers, log: LogFile) -> pa.Table:
     lines = data.removesuffix(b"\n").split(b"\n")
     rows = []
     at = 0
@@ -109,7 +112,7 @@ def _parse_slowly(data: bytes, first_line: int, log: LogFile) -> pa.Table:
                 if field and not fault:
                     is_text = field.isascii() or not any("\udc80" <= char <= "\udcff" for char in field)
                     fault = NUL_BYTE if "\0" in field else None if is_text else NOT_UTF8
-            rows.append((first_line + at, *([None] * len(FIELDS) if fault else used), fault))
+            rows.append((int(numbers[at]), *([None] * len(FIELDS) if fault else used), fault))
         at += num_lines
     return as_table(rows)
 

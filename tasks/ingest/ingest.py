@@ -308,7 +308,8 @@ def free_name(name: str, in_use: Collection[str]) -> str:
 
 def _summarise(catalog: Catalog, delivery: Delivery) -> dict[str, Any]:
     """Return the record of step "ingest": the counts of the delivered sources."""
-    digests = {catalog.names[name] for name in delivery.stamps} or set(catalog.entries)
+    names = catalog.names
+    digests = {names[name] for name in delivery.stamps} or set(catalog.entries)
     entries = [catalog.entries[digest] for digest in sorted(digests)]
     rejected = sum_counts(entry["rejected"] for entry in entries)
     hints = [hint for entry in entries for hint in entry["many_queries"]]

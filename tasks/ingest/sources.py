@@ -189,5 +189,7 @@ def find_orphans(root: Root, catalog: Catalog) -> list[Path]:
 
 def sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """Return the sum of counts by reason, the largest first."""
-    total = sum((Counter(count) for count in counts), Counter[str]())
+    total = Counter[str]()
+    for count in counts:
+        total.update(count)
     return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))

@@ -23,7 +23,7 @@ from surf2vec.trainer.errors import InputError
 
 EARLIEST = datetime(1973, 3, 3, 9, 46, 40, tzinfo=UTC).replace(tzinfo=None)  # 1e8 seconds
 OLDEST = datetime(1995, 1, 1)  # there are hardly older logs of the web
-PROFILE_LINES, LOG_LINES = 2_000, 50  # whose times are looked at: of all logs that are loaded, and of each at least
+PROFILE_LINES, LOG_LINES = 2_000, 20  # whose times are looked at: of all logs that are loaded, and of each at least
 _NO_TIMES: dict[str, Any] = {"num_times": 0, "num_numbers": 0, "num_zoned": 0, "calendar_times": None, "examples": []}
 _DATES = "%d.%m.%Y;%d.%m.%y;%d/%m/%Y;%m/%d/%Y;%d/%m/%y;%m/%d/%y;%d-%m-%Y;%m-%d-%Y;%d-%m-%y;%m-%d-%y;%y-%m-%d;%Y.%m.%d;"
 _DATES += "%d %b %Y;%d-%b-%Y;%b %d, %Y"

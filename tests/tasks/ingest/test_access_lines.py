@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
@@ -23,9 +24,8 @@ COMMON = list_layouts(IngestConfig())["combined"].lines
 
 def split(pattern: str, *lines: str) -> list[tuple[Any, ...]]:
     """(user, url, time, method, status, agent, rejected) of lines."""
-    batch = split_fields(
-        parse_text("".join(f"{line}\n" for line in lines).encode(), 1), pattern, FIELDS_SCHEMA, NO_ACCESS_LINE
-    )
+    text = "".join(f"{line}\n" for line in lines).encode()
+    batch = split_fields(parse_text(text, np.arange(1, len(lines) + 1)), pattern, FIELDS_SCHEMA, NO_ACCESS_LINE)
     names = ("user_id", "url", "time", "method", "status", "agent", "rejected")
     return [tuple(row[name] for name in names) for row in batch.to_pylist()]
 
@@ -67,7 +67,7 @@ def test_what_is_no_line_of_the_common_layout(line: str) -> None:
 
 
 def test_blank_lines_do_not_count_and_faults_stay() -> None:
-    batch = split_fields(parse_text(b" \n\n\xff\n", 1), COMMON, FIELDS_SCHEMA, NO_ACCESS_LINE)
+    batch = split_fields(parse_text(b" \n\n\xff\n", np.arange(1, 4)), COMMON, FIELDS_SCHEMA, NO_ACCESS_LINE)
     assert [(row["line"], row["rejected"]) for row in batch.to_pylist()] == [(3, "invalid UTF-8")]
 
 

@@ -34,7 +34,7 @@ def write_json(path: Path, seed: int) -> Path:
 
 
 def write_nested(path: Path, seed: int) -> Path:
-    """Two pages in a record."""
+    """Two pages in a record: such logs are staged alone."""
     events = [{"user": {"id": f"u{n % 7}"}, "url": [f"/p{n}", f"/q{seed}"], "ts": FIRST + n} for n in range(60)]
     return write_log(path, *map(json.dumps, events), header=None)
 
@@ -56,7 +56,8 @@ def test_together_they_are_what_each_is_alone(
     take_in(tmp_path / "together", tmp_path / f"*.{suffix}", max_reject_ratio=0.5, **settings)
     for log in logs:
         take_in(tmp_path / "alone", log, max_reject_ratio=0.5, **settings)
-    assert len(events_files(tmp_path / "together")) * 6 == len(events_files(tmp_path / "alone"))
+    num_files = len(events_files(tmp_path / "together"))
+    assert len(events_files(tmp_path / "alone")) == (num_files if write is write_nested else 6 * num_files)
     assert read_events(tmp_path / "together", "*") == read_events(tmp_path / "alone", "*")
     assert read_rejects(tmp_path / "together") == read_rejects(tmp_path / "alone")
     assert read_entries(tmp_path / "together") == read_entries(tmp_path / "alone")
@@ -104,6 +105,18 @@ def test_a_damaged_file_is_repaired_by_all_logs_that_share_it(tmp_path: Path) ->
         take_in(tmp_path / "root", logs[0])
     assert take_in(tmp_path / "root", tmp_path / "*.csv")["sources_known"] == 0
     assert read_events(tmp_path / "root", "*") == before
+
+
+def test_an_open_quote_ends_with_its_log(tmp_path: Path) -> None:
+    for number in range(3):
+        write_log(
+            tmp_path / f"{number}.csv",
+            f'u{number},a"b,{FIRST}',
+            f'u{number},"/open,{FIRST}' if number == 1 else "",
+            'u,"/x",1',
+        )
+    take_in(tmp_path / "root", tmp_path / "*.csv", max_reject_ratio=0.5)
+    assert read_rejects(tmp_path / "root") == [("1.csv", 3, "unterminated quote")]
 
 
 def test_large_logs_are_alone_and_batches_have_an_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
