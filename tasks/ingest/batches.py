@@ -19,20 +19,22 @@ class Batch:
     A line of the log at place i has the number i << place_bits | its number in the log.
     """
 
-    logs: tuple[LogFile, ...]
-    sources: tuple[SourceFile, ...]
+    logs: tuple[Log, ...]
 
     @property
     def log(self) -> LogFile:
         """How the logs are read, with the path of the first."""
-        return self.logs[0]
+        return self.logs[0][0]
+
+    @property
+    def sources(self) -> tuple[SourceFile, ...]:
+        return tuple(source for _, source in self.logs)
 
     @property
     def batch_id(self) -> str:
         """The name of the files with its events: 16 hex digits, the source id of a single log."""
-        if len(self.sources) == 1:
-            return self.sources[0].source_id
-        return digest_json([source.sha256 for source in self.sources])[:16]
+        ids = [source.source_id for source in self.sources]
+        return ids[0] if len(ids) == 1 else digest_json(ids)[:16]
 
     @property
     def place_bits(self) -> int:
@@ -41,12 +43,6 @@ class Batch:
     @property
     def bytes(self) -> int:
         return sum(source.bytes for source in self.sources)
-
-
-def make_batch(logs: Iterable[Log]) -> Batch:
-    """Return these logs as a batch."""
-    log_files, sources = zip(*sorted(logs, key=lambda one: one[1].source_id), strict=True)
-    return Batch(log_files, sources)
 
 
 def make_batches(logs: Iterable[Log]) -> tuple[Batch, ...]:
@@ -64,4 +60,4 @@ def make_batches(logs: Iterable[Log]) -> tuple[Batch, ...]:
             batches.append(batch)
         batch.append((log, source))
         growing[how] = batch, num_bytes + source.bytes
-    return tuple(map(make_batch, batches))
+    return tuple(Batch(tuple(sorted(batch, key=lambda log: log[1].source_id))) for batch in batches)

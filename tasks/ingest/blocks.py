@@ -79,7 +79,7 @@ class BlockReader:
         log, and fields that change are of one log.
         """
         small, held = list[bytes](), list[Numbers]()
-        for place, log in enumerate(self.batch.logs):
+        for place, (log, _) in enumerate(self.batch.logs):
             for first_line, data in self._read(log):
                 end = first_line + (data.count(b"\n") or 1)
                 numbers = np.arange(first_line, end) + (place << self.batch.place_bits)

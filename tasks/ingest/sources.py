@@ -19,6 +19,7 @@ from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.system.files import read_json, write_manifest_json
 
 FORMAT_VERSION = 4
+_LOGS_SHOWN = 5
 Stamp = tuple[int, int, int]
 
 
@@ -160,9 +161,11 @@ def events_files(root: Root, catalog: Catalog) -> Iterator[tuple[Path, dict[str,
 
 
 def name_logs(entries: Iterable[Mapping[str, Any]]) -> str:
-    """Return the logs of sources in words: those from the first to the last."""
+    """Return the logs of sources in words: all, or the first and the last if they are many."""
     logs = sorted({re.sub(r"(\.sql) day [-\d]+$", r"\1", entry["name"]) for entry in entries})
-    return f"the log {logs[0]}" if len(logs) == 1 else f"the {len(logs):,} logs from {logs[0]} to {logs[-1]}"
+    if len(logs) > _LOGS_SHOWN:
+        return f"the {len(logs):,} logs from {logs[0]} to {logs[-1]}"
+    return f"the log{'s' if len(logs) > 1 else ''} {' '.join(logs)}"
 
 
 def day_of(name: str | Path) -> str:

@@ -18,13 +18,12 @@ from threading import Lock
 from typing import Any
 
 import duckdb
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from surf2vec.sql.runner import create_macro, create_table, fetch_rows, stream_rows
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.events.events_files import write_events
-from surf2vec.tasks.ingest.batches import Batch, make_batch
+from surf2vec.tasks.ingest.batches import Batch
 from surf2vec.tasks.ingest.blocks import BlockReader
 from surf2vec.tasks.ingest.columns import ROLES
 from surf2vec.tasks.ingest.deliveries import read_by, rules_of
@@ -152,8 +151,7 @@ class Stager:
             self._load(batch)
             scales = recognise_times(con, batch, config, self.staging.now)
             if len(kinds := dict.fromkeys(scales)) > 1:
-                logs = list(zip(batch.logs, sources, strict=True))
-                alike = [make_batch(compress(logs, (scale == kind for scale in scales))) for kind in kinds]
+                alike = [Batch(tuple(compress(batch.logs, (scale == kind for scale in scales)))) for kind in kinds]
                 return [staged for part in alike for staged in self.stage(part)]
         [size] = fetch_rows(con, "intermediate/int_source_size")
         create_table(con, "intermediate/int_refused_lines")
@@ -165,30 +163,30 @@ class Stager:
             day = (date(1970, 1, 1) + timedelta(days=number)).isoformat() if scales[0].is_dated else "undated"
             name = f"events/day={day}/{batch.batch_id}.parquet"
             files[name] = self._merge_parts(name, paths)
-            rows[name] = self._count_events(files[name], sources)
-            about[name] = {"rows": sum(rows[name])} | describe_file(files[name])
-        frequent = self._find_frequent_users(files, sum(map(sum, rows.values()))) if has_frequent else ()
+            events = con.read_parquet(glob.escape(str(files[name])), hive_partitioning=False)
+            rows[name] = dict(_count(events, "source"))
+            about[name] = {"rows": sum(rows[name].values())} | describe_file(files[name])
+        num_events = sum(file["rows"] for file in about.values())
+        frequent = self._find_frequent_users(files, num_events) if has_frequent else ()
         entries = self._describe_sources(batch, scales[0], rows)
-        rejects = self._write_rejects(batch) if any(entry["rejected"] for entry in entries) else {}
+        rejects = self._write_rejects(batch, [bool(entry["rejected"]) for entry in entries])
         con.execute("drop table stg_lines; drop table int_refused_lines")
         return [Staged(sources, entries, files, about, rejects, bad_times, frequent)]
 
     def _describe_sources(
-        self, batch: Batch, scale: TimeScale, rows: Mapping[str, Sequence[int]]
+        self, batch: Batch, scale: TimeScale, rows: Mapping[str, Mapping[int, int]]
     ) -> tuple[dict[str, Any], ...]:
-        """Return the entry of each source in sources.json. rows: file → how many events of each source are in it."""
+        """Return the entry of each source in sources.json. rows: file → number of a source → its events in the file."""
         place_of = f"line >> {batch.place_bits}"
-        num_lines = dict(self._count("stg_lines", place_of))
+        num_lines = dict(_count(self.con.table("stg_lines"), place_of))
         verdicts: dict[int, dict[str, int]] = {}
-        for place, verdict, number in self._count("int_refused_lines", place_of, "verdict"):
+        for place, verdict, number in _count(self.con.table("int_refused_lines"), place_of, "verdict"):
             verdicts.setdefault(place, {})[verdict] = number
         hints = self._find_query_hints()
         entries = []
         for place, source in enumerate(batch.sources):
-            own, counts = (
-                {name: number[place] for name, number in rows.items() if number[place]},
-                verdicts.get(place, {}),
-            )
+            own = {name: numbers[source.number] for name, numbers in rows.items() if source.number in numbers}
+            counts = verdicts.get(place, {})
             entry = {
                 "sha256": source.sha256,
                 "bytes": source.bytes,
@@ -207,15 +205,10 @@ class Stager:
             entries.append(entry)
         return tuple(entries)
 
-    def _count(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
-        """Return the distinct values of columns in a table, each with the number of its rows."""
-        keys = ", ".join(columns)
-        return sorted(self.con.table(table).aggregate(f"{keys}, count(*)", keys).fetchall())
-
     def _load(self, batch: Batch) -> None:
         """Load the logs into the table `stg_lines`. Raises InputError when one cannot be read."""
         config, log = self.staging.config, batch.log
-        paths = [glob.escape(str(log.path)) for log in batch.logs]
+        paths = [glob.escape(str(log.path)) for log, _ in batch.logs]
         params = {
             "keeps_query": bool(config.keep_query),
             "max_url_bytes": MAX_URL_BYTES,
@@ -245,9 +238,9 @@ class Stager:
             create_table(self.con, "staging/stg_lines", params, **sources, split_fields="staging/split_fields")
         except duckdb.Error as error:
             if not reader and len(batch.logs) > 1:
-                for log, source in zip(batch.logs, batch.sources, strict=True):  # find which of them
-                    self._load(Batch((log,), (source,)))
-            raise _explain_reading(reader.log.path if reader else log.path, reader, error) from error
+                for alone in batch.logs:  # find which of them
+                    self._load(Batch((alone,)))
+            raise _explain_reading(reader.log.path if reader else batch.log.path, reader, error) from error
         self.progress.add(batch.bytes - (reader.done_bytes if reader else 0))
 
     @property
@@ -306,32 +299,25 @@ class Stager:
                 part.unlink()
         return path
 
-    def _count_events(self, path: Path, sources: Sequence[SourceFile]) -> list[int]:
-        """Return how many events in a file each source has."""
-        if len(sources) == 1:
-            return [pq.read_metadata(path).num_rows]
-        events = self.con.read_parquet(glob.escape(str(path)), hive_partitioning=False)
-        counts = dict(events.aggregate("source, count(*)").fetchall())
-        return [counts.get(source.number, 0) for source in sources]
-
-    def _write_rejects(self, batch: Batch) -> dict[str, Path]:
+    def _write_rejects(self, batch: Batch, has_some: Sequence[bool]) -> dict[str, Path]:
         """Write the rejected lines of each source that has some to a file of its own; returns them by source id."""
         folder = self.staging.folder / "rejects"
         folder.mkdir(parents=True, exist_ok=True)
-        paths = {source.name: folder / f"{source.source_id}.parquet" for source in batch.sources}
-        line_bits = LIST_BITS if batch.log.has_lists else 0
-        params = {"source_names": list(paths), "left_out": list(LEFT_OUT), "line_bits": line_bits}
-        written: dict[str, Path] = {}
-        with ExitStack() as stack:
-            for rows in stream_rows(self.con, "intermediate/int_rejects", params | {"place_bits": batch.place_bits}):
-                for name in rows["source"].unique().to_pylist():  # the lines of a source follow each other
-                    path = paths[name]
-                    if path.stem not in written:
-                        stack.close()
-                        writer = stack.enter_context(pq.ParquetWriter(path, rows.schema, compression="zstd"))
-                        written[path.stem] = path
-                    writer.write_batch(rows.filter(pc.equal(rows["source"], name)))
-        return written
+        params = {"left_out": list(LEFT_OUT), "line_bits": LIST_BITS if batch.log.has_lists else 0}
+        paths = {}
+        for place, source in compress(enumerate(batch.sources), has_some):
+            own = {"source_name": source.name, "place": place, "place_bits": batch.place_bits}
+            rows = stream_rows(self.con, "intermediate/int_rejects", params | own)
+            paths[source.source_id] = folder / f"{source.source_id}.parquet"
+            with pq.ParquetWriter(paths[source.source_id], rows.schema, compression="zstd") as writer:
+                for batch_rows in rows:
+                    writer.write_batch(batch_rows)
+        return paths
+
+
+def _count(rows: duckdb.DuckDBPyRelation, *columns: str) -> list[tuple[Any, ...]]:
+    """Return the distinct values of columns, each with the number of its rows."""
+    return sorted(rows.aggregate(f"{', '.join(columns)}, count(*)").fetchall())
 
 
 def _point_to(name: str) -> str:

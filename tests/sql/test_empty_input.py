@@ -36,14 +36,14 @@ FILES = {
 PARAMS = {
     "time_kind": "calendar", "time_formats": ["%Y"], "is_dated": True, "earliest": "2000-01-01", "latest": "2100-01-01",
     "unit": 1, "divisor": 1, "origin": 0, "is_days": False, "oldest": "2000-01-01",
-    "first_row": 0, "end_row": 9, "stride": 1, "most": 3, "source_names": ["a.csv"], "left_out": ["crawler"],
+    "first_row": 0, "end_row": 9, "stride": 1, "most": 3, "source_name": "a.csv", "left_out": ["crawler"],
     "token_pattern": "x+", "asset_pattern": "x", "least_queries": 1, "most_hints": 3, "partitions": 8, "num_partitions": 1,
     "first_partition": 0, "last_partition": 7, "undated_files": [], "min_item_events": 0, "min_item_users": 0,
     "keeps_query": False, "max_url_bytes": 9,
     "max_user_bytes": 9, "max_time_bytes": 9, "crawler_pattern": "x", "pointers": ["/a"] * 9, "user_column": "user_id",
     "url_column": "url", "time_column": "ts", "method_column": "surf2vec_absent", "status_column": "surf2vec_absent",
     "agent_column": "surf2vec_absent", "site_column": "surf2vec_absent", "view_column": "surf2vec_absent", "views": [],
-    "line_bits": 0, "place_bits": 62,
+    "line_bits": 0, "place": 0, "place_bits": 62,
 }  # fmt: skip
 ONE_ROW: dict[str, dict[str, Any]] = {
     "intermediate/int_source_size": {"num_lines": 0, "text_bytes": 0, "num_distinct": 0, "distinct_text_bytes": 0},

@@ -210,15 +210,11 @@ def test_what_becomes_of_refused_lines(con: duckdb.DuckDBPyConnection) -> None:
     verdicts = {3: None, 7: "static asset", 9: "crawler", 8: "NUL byte", 5: "NUL byte"}
     put_lines(con, *[(line, "u", "/", "1", verdict) for line, verdict in verdicts.items()])
     assert make(con, "int_refused_lines") == [(5, "NUL byte"), (7, "static asset"), (8, "NUL byte"), (9, "crawler")]
-    params = {"source_names": ["/logs/a.csv", "/logs/b.csv"], "left_out": list(LEFT_OUT)}
-    assert make(con, "int_rejects", **params, place_bits=3, line_bits=0) == [
-        ("/logs/a.csv", 5, "NUL byte"),
-        ("/logs/b.csv", 0, "NUL byte"),
-    ]
-    assert make(con, "int_rejects", **params, place_bits=62, line_bits=2) == [
-        ("/logs/a.csv", 1, "NUL byte"),
-        ("/logs/a.csv", 2, "NUL byte"),
-    ]
+    params = {"source_name": "/logs/a.csv", "left_out": list(LEFT_OUT)}
+    rejects = [("/logs/a.csv", 5, "NUL byte"), ("/logs/a.csv", 8, "NUL byte")]
+    assert make(con, "int_rejects", **params, place=0, place_bits=62, line_bits=0) == rejects
+    assert make(con, "int_rejects", **params, place=1, place_bits=3, line_bits=0) == [("/logs/a.csv", 0, "NUL byte")]
+    assert make(con, "int_rejects", **params, place=0, place_bits=62, line_bits=2)[1] == ("/logs/a.csv", 2, "NUL byte")
 
 
 def test_the_size_of_a_source(con: duckdb.DuckDBPyConnection) -> None:

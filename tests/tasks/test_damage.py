@@ -91,11 +91,11 @@ def test_giving_the_log_again_repairs_altered_events(trained: tuple[Root, str], 
     path = max(root.events.rglob("*.parquet"))
     whole = path.read_bytes()
     path.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
-    with pytest.raises(DamageError, match="pass the log .*[ab].csv to") as told:
+    with pytest.raises(DamageError, match=r"pass the logs .*a\.csv .*b\.csv to") as told:
         build_anew(root, trained[1])
-    log = re.search(r"pass the log (\S+) to", str(told.value))
-    assert log
-    ingest(root, [log[1]], IngestConfig(), None, MEMORY_BYTES, 1, ignore_event)
+    logs = re.search(r"pass the logs (\S+) (\S+) to", str(told.value))
+    assert logs
+    ingest(root, logs.groups(), IngestConfig(), None, MEMORY_BYTES, 1, ignore_event)
     assert build_anew(root, trained[1]) == expected
 
 

@@ -15,13 +15,14 @@ from surf2vec.tasks.ingest import blocks as logblocks
 from surf2vec.tasks.ingest.batches import Batch
 from surf2vec.tasks.ingest.blocks import BlockReader, cut_blocks, parse_text
 from surf2vec.tasks.ingest.formats import recognise
+from surf2vec.tasks.ingest.sources import SourceFile
 from surf2vec.trainer.errors import InputError
 from tests.roots.ingest import write_log
 
 
 def read(path: Path) -> list[dict[str, Any]]:
     """Every row of a log, by line."""
-    reader = BlockReader(Batch((recognise(path, IngestConfig()),), ()))
+    reader = BlockReader(Batch(((recognise(path, IngestConfig()), SourceFile("", "0", (0, 0, 0))),)))
     return sorted(reader.open().read_all().to_pylist(), key=lambda row: row["line"])
 
 
@@ -89,7 +90,7 @@ def test_truncated_files_are_told(tmp_path: Path, codec: str, suffix: str) -> No
     assert len(read(path)) == 400_001
     for cut in (len(whole) - 3, len(whole) // 2):
         path.write_bytes(whole[:cut])
-        reader = BlockReader(Batch((recognise(path, IngestConfig()),), ()))
+        reader = BlockReader(Batch(((recognise(path, IngestConfig()), SourceFile("", "0", (0, 0, 0))),)))
         with pytest.raises(OSError, match="runcated"):
             reader.open().read_all()
         assert isinstance(reader.error, InputError)

@@ -24,7 +24,7 @@ def work(path: Path) -> None:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Root:
     root = make_trained(tmp_path_factory.mktemp("trained") / "root", BEFORE, num_users=30)
-    days = [f"user-1,/page/1,2026-02-0{day}" for day in range(1, 6)]
+    days = [f"user-1,/page/1,2026-02-0{day}" for day in range(1, 9)]
     take_in(root.path, write_log(root.path.parent / "c.csv", *days), partitions=None)
     pin_generation(root.store, "champion")
     return root
