@@ -4,9 +4,12 @@ Sample logs (14 days, about 25 events a user, 1 million pages) in Parquet and in
 memory limit and number of micro-partitions, run in turn in processes of their own, and end with fsync; each gets the best
 of two. What the bare side is stands in `ingest_sides.py`; `ratio_raw` compares with one that joins URLs as they are. Our
 side leaves cleaned events for any later window besides the corpus. Memory is anonymous and shared memory of the process.
+
+Besides, very many small logs and the same lines in few, by processor seconds of our side alone.
 """
 
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -23,6 +26,7 @@ DAYS, ITEMS, SEED = 14, 1_000_000, 1
 MEMORY_BYTES = 10**9
 REPEATS = 2
 LEAST_RATIO = 0.6
+SMALL_LOGS, SMALL_LINES, MOST_SMALL_RATIO = 10_000, (50, 500), 1.5
 FORMATS: tuple[Format, ...] = ("parquet", "csv")
 
 
@@ -79,11 +83,33 @@ def show_memory(format: Format, few: Run, all_users: Run) -> dict[str, Any]:
     )
 
 
+def compare_small(folder: Path, lines: int) -> list[dict[str, Any]]:
+    """The CPU seconds of an ingest of SMALL_LOGS logs of so many lines each, beside the same lines in a hundredth of them."""
+    seconds = {}
+    for num_logs in (SMALL_LOGS, SMALL_LOGS // 100):
+        logs, each = folder / f"{num_logs}", SMALL_LOGS * lines // num_logs
+        logs.mkdir()
+        for number in range(num_logs):
+            draw = random.Random(number)
+            rows = (f"user{draw.randrange(500)},/item/{draw.randrange(500)},{1_700_000_000 + n}\n" for n in range(each))
+            (logs / f"{number}.csv").write_text("user_id,url,ts\n" + "".join(rows))
+        seconds[num_logs] = min(run_side("ours", logs, folder, 20_000).cpu_seconds for _ in range(REPEATS))
+        shutil.rmtree(logs)
+    many, few = seconds.values()
+    ratio, mark = many / few, f"<= {MOST_SMALL_RATIO:g} x the same lines in few"
+    return [
+        make_case(f"small logs, {lines} lines", ratio, mark, ratio <= MOST_SMALL_RATIO)
+        | {"logs": SMALL_LOGS, "cpu_seconds": many, "few_cpu_seconds": few}
+        | {"cpu_seconds_per_log": (many - few) / SMALL_LOGS}
+    ]
+
+
 def measure_ingest(_: Path, users: int = 200_000) -> list[dict[str, Any]]:
     """All cases, in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="surf2vec-ingest-") as folder:
-        return [case for format in FORMATS for case in compare(format, users, Path(folder))]
+        cases = [case for lines in SMALL_LINES for case in compare_small(Path(folder), lines)]
+        return cases + [case for format in FORMATS for case in compare(format, users, Path(folder))]
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark(measure_ingest, small={"users": 2_000, "ITEMS": 1_000, "REPEATS": 1}))
+    sys.exit(run_benchmark(measure_ingest, small={"users": 2_000, "ITEMS": 1_000, "REPEATS": 1, "SMALL_LOGS": 200}))
