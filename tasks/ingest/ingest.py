@@ -170,7 +170,8 @@ def remove_leftovers(root: Root, catalog: Catalog) -> None:
 def _log_staged(staged: Staged, on_event: OnEvent) -> Staged:
     """Log what became of the lines of logs that were staged together; returns them."""
     entry, num_others = staged.entries[0], len(staged.entries) - 1
-    name = os.path.basename(staged.sources[0].name) + (f" and {num_others:,} more like it" if num_others else "")
+    name = os.path.basename(min(source.name for source in staged.sources))
+    name += f" and {num_others:,} more like it" if num_others else ""
     left_out = _list_counts(*(entry["left_out"] for entry in staged.entries))
     lines, events = (sum(entry[number] for entry in staged.entries) for number in ("lines", "events"))
     message = (
@@ -258,6 +259,8 @@ def _commit(root: Root, folder: Path, catalog: Catalog, delivery: Delivery, stag
     targets |= _drop_events(root, folder, catalog)
     sync_paths(targets)
     make_folder(root.events)
+    if any(batch.rejects for batch in staged):
+        make_folder(root.rejects)
     folders = {root.events, *(target.parent for target in targets.values())}
     for path, target in targets.items():
         target.parent.mkdir(exist_ok=True)
