@@ -9,7 +9,6 @@ import argparse
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from surf2vec.infra import CODE, POOL
-from surf2vec.infra.bucket import BUCKET
 from surf2vec.infra.orphans import end_orphans, marks
 from surf2vec.infra.passwords import open_passwords, write_secret
 from surf2vec.infra.services import Service, find_port, find_postgres, is_ready, make_cluster, make_databases, responds
@@ -36,16 +34,11 @@ QUIET = {
 
 
 class Stack:
-    """The servers of one folder. `artifacts` is a folder or s3://bucket/prefix; None: a folder in `folder`.
+    """The servers of one folder. `artifacts` is a folder or s3://bucket/prefix; None: a folder in `folder`."""
 
-    `try_s3` starts an S3 server that keeps its objects in memory, for experiments and tests.
-    """
-
-    def __init__(
-        self, folder: Path, host: str = "127.0.0.1", artifacts: str | None = None, try_s3: bool = False
-    ) -> None:
-        self.folder, self.host, self.try_s3 = folder.resolve(), host, try_s3
-        self.artifacts = f"s3://{BUCKET}/artifacts" if try_s3 else artifacts or str(self.folder / "artifacts")
+    def __init__(self, folder: Path, host: str = "127.0.0.1", artifacts: str | None = None) -> None:
+        self.folder, self.host = folder.resolve(), host
+        self.artifacts = artifacts or str(self.folder / "artifacts")
         self.services: dict[str, Service] = {}
         self.binaries, self.cluster = find_postgres(), self.folder / "postgres"
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -53,7 +46,7 @@ class Stack:
         file = self.folder / "ports.json"
         kept = read_json(file) if file.exists() else {}
         self.ports: dict[str, int] = {}
-        for name in ("postgres", "prefect", "mlflow", "s3"):
+        for name in ("postgres", "prefect", "mlflow"):
             port = find_port(kept.get(name))
             while port in self.ports.values():
                 port = find_port(None)
@@ -74,18 +67,6 @@ class Stack:
             "MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD": "false",
         }
 
-    @property
-    def s3_environment(self) -> dict[str, str]:
-        """The environment of an S3 client; empty for an external S3, whose variables the stack's environment has already."""
-        if not self.try_s3:
-            return {}
-        return {
-            "MLFLOW_S3_ENDPOINT_URL": f"http://127.0.0.1:{self.ports['s3']}",
-            "AWS_ACCESS_KEY_ID": self.passwords["s3_key"],
-            "AWS_SECRET_ACCESS_KEY": self.passwords["s3_secret"],
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }
-
     @contextmanager
     def running(self) -> Iterator["Stack"]:
         """Start all servers and wait until they are up; end them in reverse order after the block."""
@@ -93,11 +74,8 @@ class Stack:
         os.environ |= marks(self.folder)
         try:
             self._start_postgres()
-            servers = [self._start_s3()] if self.try_s3 else []
-            for service in (*servers, self._start_prefect(), self._start_mlflow()):
+            for service in (self._start_prefect(), self._start_mlflow()):
                 service.wait()
-            if self.try_s3:
-                self.make_bucket()
             variables = (f"{name}={shlex.quote(value)}\n" for name, value in self.client_environment.items())
             write_secret(self.folder / "client.env", "".join(variables))
             self._start_worker().wait()
@@ -105,12 +83,6 @@ class Stack:
         finally:
             for service in reversed(self.services.values()):
                 service.stop()
-
-    def make_bucket(self) -> None:
-        """Make the bucket of MLflow's artifacts on our own S3 server."""
-        subprocess.run(
-            [sys.executable, "-m", "surf2vec.infra.bucket"], env=os.environ | self.s3_environment, cwd=CODE, check=True
-        )
 
     def _start(
         self, name: str, argv: list[str], is_up: Callable[[], bool], environment: dict[str, str], **how: Any
@@ -132,11 +104,6 @@ class Stack:
         how = {"user": account, "stop_signal": signal.SIGINT, "folder": self.cluster}
         self._start("postgres", argv, partial(is_ready, self.binaries, port), {}, **how).wait()
         make_databases(self._database("postgres"), DATABASES)
-
-    def _start_s3(self) -> Service:
-        port = self.ports["s3"]
-        argv = [sys.executable, "-m", "moto.server", "-H", self.host, "-p", str(port)]
-        return self._start("s3", argv, partial(responds, f"http://127.0.0.1:{port}/moto-api/"), QUIET)
 
     def _start_prefect(self) -> Service:
         port = self.ports["prefect"]
@@ -162,7 +129,7 @@ class Stack:
             "MLFLOW_FLASK_SERVER_SECRET_KEY": self.passwords["mlflow_session"],
         }
         is_up = partial(responds, f"http://127.0.0.1:{port}/health")
-        return self._start("mlflow", argv, is_up, environment | self.s3_environment | QUIET, folder=CODE)
+        return self._start("mlflow", argv, is_up, environment | QUIET, folder=CODE)
 
     def _start_worker(self) -> Service:
         log = self.folder / "logs" / "worker.log"
@@ -185,10 +152,8 @@ def main() -> int:
     )
     parser.add_argument("folder", type=Path, help="where all state is kept")
     parser.add_argument("--host", default="127.0.0.1", help="address that Prefect and MLflow listen on (127.0.0.1)")
-    place = parser.add_mutually_exclusive_group()
     place_help = "MLflow's artifacts: a folder, or s3://bucket/prefix with AWS_* and MLFLOW_S3_ENDPOINT_URL set"
-    place.add_argument("--artifacts", help=place_help)
-    place.add_argument("--try-s3", action="store_true", help="an S3 server in memory, to try things on")
+    parser.add_argument("--artifacts", help=place_help)
     arguments = parser.parse_args()
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):  # also if a shell started this process with SIGINT ignored

@@ -3,18 +3,22 @@
 import importlib.util
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
+from surf2vec.infra.bucket import BUCKET
 from surf2vec.infra.orphans import MARK
-from surf2vec.infra.stack import Stack, find_postgres
+from surf2vec.infra.services import Service, find_port, responds
+from surf2vec.infra.stack import QUIET, Stack, find_postgres
 from surf2vec.trainer.errors import ResourceError
 from tests.infra.listener import Listener
-from tests.infra.nights import Nights, patience
+from tests.infra.nights import Nights, make_bucket, patience
 
 DRIVERS = ("boto3", "moto", "psycopg2", "flask_wtf")
 
@@ -41,11 +45,24 @@ def stack(_environment: None) -> Iterator[Stack]:
     os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     folder = Path(tempfile.mkdtemp(prefix="surf2vec-stack-", dir="/tmp"))
     folder.chmod(0o711)
+    made = Stack(folder, artifacts=f"s3://{BUCKET}/artifacts")
+    port = find_port(None)
+    os.environ |= {
+        "MLFLOW_S3_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": made.passwords["s3_key"], "AWS_SECRET_ACCESS_KEY": made.passwords["s3_secret"],
+    }  # fmt: skip
+    argv = [sys.executable, "-m", "moto.server", "-p", str(port)]
+    is_up = partial(responds, f"http://127.0.0.1:{port}/moto-api/")
+    made.services["s3"] = s3 = Service("s3", argv, folder / "logs" / "s3.log", is_up, QUIET)
     try:
-        with Stack(folder, try_s3=True).running() as running:
-            yield running
+        s3.start()
+        s3.wait()
+        make_bucket()
+        with made.running():
+            yield made
         assert list_marked() == [], "the stack left processes behind"
     finally:
+        s3.stop()
         shutil.rmtree(folder)
 
 

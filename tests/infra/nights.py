@@ -29,6 +29,11 @@ def patience(**others: float) -> "Patience":
     return Patience(**{"silent_seconds": 45, "late_seconds": 10} | others)
 
 
+def make_bucket() -> None:
+    """Make the bucket of MLflow's artifacts on the S3 server of the environment."""
+    subprocess.run([sys.executable, "-m", "surf2vec.infra.bucket"], cwd=CODE, check=True)
+
+
 @dataclass
 class Nights:
     """The runs on a stack."""
@@ -46,7 +51,7 @@ class Nights:
         self.stack.services[name].start()
         self.stack.services[name].wait()
         if name == "s3":
-            self.stack.make_bucket()
+            make_bucket()
 
     def start(self, deployment: str, queue: str | None = None, **parameters: Any) -> "FlowRun":
         """A run of the deployment with these parameters instead of its own."""
