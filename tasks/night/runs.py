@@ -5,7 +5,7 @@ Imports nothing slow: `surf2vec run` with nothing to do needs only this.
 
 from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
-from surf2vec.tasks.root.records import CorpusStep, ExportStep, RegisterStep
+from surf2vec.tasks.root.records import CorpusStep, ExportStep, RegisterStep, Step, TrainStep
 from surf2vec.tasks.root.run import Root, Run, current_generation, read_run_records
 from surf2vec.tasks.training.base import open_base
 from surf2vec.trainer.store.tokens import whole_window
@@ -21,32 +21,32 @@ def find_run(root: Root, digest: str) -> Run | None:
     return None
 
 
-def is_whole(run: Run) -> bool:
-    """Return whether a run that ended still has its corpus and its export: then `reopen_gone` changes nothing."""
-    root, record = run.root, run.record()
-    has_corpus = (root.corpus(record.window_id) / CORPUS_MANIFEST).exists()
-    if record.steps.unchanged:
-        return has_corpus
-    is_kept = (root.store / "pinned" / f"{run.run_id}.json").exists()
-    return (root.export(run.run_id) / EXPORT_MANIFEST).exists() and (has_corpus or not is_kept)
-
-
-def reopen_gone(run: Run) -> None:
-    """Reopen the steps of a run whose results are gone, for example because a person removed damaged files."""
+def list_gone(run: Run) -> list[type[Step]]:
+    """Return the steps of a run whose results are gone, for example as a person removed damaged files. TrainStep: all are."""
     root, record = run.root, run.record()
     steps, before = record.steps, record.base.window_id if record.base else record.retained
     has_export = (root.export(run.run_id) / EXPORT_MANIFEST).exists()
     is_kept = (root.store / "pinned" / f"{run.run_id}.json").exists()
     is_done = bool(steps.registered) and has_export
+    gone: list[type[Step]] = []
     if steps.train and not (is_done or is_kept or _is_current(root, record.window_id)):
-        run.forget_steps()
+        gone = [TrainStep]
     elif steps.export and not has_export:
-        run.reopen(ExportStep)
-        run.reopen(RegisterStep)
+        gone = [ExportStep, RegisterStep]
     is_gone = not (root.corpus(record.window_id) / CORPUS_MANIFEST).exists()
     can_be_built = before is None or (root.corpus(before) / CORPUS_MANIFEST).exists()
     if (is_kept or not is_done) and is_gone and can_be_built:
-        run.reopen(CorpusStep)
+        gone.append(CorpusStep)
+    return gone
+
+
+def reopen_gone(run: Run) -> None:
+    """Mark the steps of a run whose results are gone as not done."""
+    for kind in list_gone(run):
+        if kind is TrainStep:
+            run.forget_steps()
+        else:
+            run.reopen(kind)
 
 
 def _is_current(root: Root, window_id: str) -> bool:

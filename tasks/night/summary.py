@@ -6,7 +6,7 @@ from surf2vec.tasks.config import GateConfig, PublishConfig
 from surf2vec.tasks.ingest.deliveries import find_known
 from surf2vec.tasks.night.context import NightContext
 from surf2vec.tasks.night.root_settings import find_new
-from surf2vec.tasks.night.runs import find_run, is_whole
+from surf2vec.tasks.night.runs import find_run, list_gone
 from surf2vec.tasks.registry.faults import is_served
 from surf2vec.tasks.registry.releases import add_serving
 from surf2vec.tasks.report.measured import list_train_metrics
@@ -26,7 +26,7 @@ def find_finished(night: NightContext, logs: list[str]) -> Run | None:
     if is_busy or config.publish.stores or not find_known(root, logs, config.ingest, config.store.partitions):
         return None
     run = find_run(root, night.request()[1])
-    if run is None or not is_whole(run):
+    if run is None or list_gone(run):
         return None
     steps = run.record().steps
     if steps.unchanged:

@@ -11,8 +11,6 @@ from surf2vec.operations import doctor
 from surf2vec.tasks.night.config import load_config
 from surf2vec.tasks.night.night import make_night
 from tests.data.corpora import planted_histories
-from tests.flows.test_cli import kill_once
-from tests.flows.test_nightly import count_ended, generation
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]  # Prefect's and MLflow's own warnings
 FAST = [
@@ -117,26 +115,3 @@ def test_a_night_after_another(tmp_path: Path) -> None:
 
 def cosine(one: np.ndarray, other: np.ndarray) -> float:
     return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
-
-
-@pytest.mark.long
-def test_a_killed_incremental_night_ends_as_an_undisturbed_one(tmp_path: Path) -> None:
-    """kill -9 at several moments of the second night; the same command then ends with the very same vectors."""
-    one, two = tmp_path / "one" / "root", tmp_path / "two" / "root"
-    for root in (one, two):
-        histories = first_days(root.parent / "logs")
-        run(root)
-        second_day(root.parent / "logs", histories)
-    first, undisturbed = generation(two), run(one)
-    settings = [part for setting in [*FAST, "train.commit_seconds=0"] for part in ("--set", setting)]
-    arguments = ["run", "--root", str(two), "--logs", str(two.parent / "logs" / "*.csv"), *settings]
-    kill_once(lambda: generation(two) > first, *arguments)
-    for step in ("train", "export"):
-        kill_once(lambda step=step: count_ended(two, step) == 2, *arguments)
-    resumed = run(two)
-    before, after = vectors_of(undisturbed), vectors_of(resumed)
-    assert before.keys() == after.keys()
-    assert all(np.array_equal(before[user], after[user]) for user in before)
-    assert resumed["night"]["changed"] == undisturbed["night"]["changed"] == 15
-    assert resumed["metrics"] == undisturbed["metrics"]
-    assert len(list(two.glob("runs/*/run.json"))) == 2
