@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from surf2vec.tasks.ingest.access_lines import FITS_NO_LAYOUT, FITS_NO_PATTERN, NO_ACCESS_LINE, split_fields
 from surf2vec.tasks.ingest.batches import Batch
 from surf2vec.tasks.ingest.containers import STREAM_ERRORS, explain_stream, open_stream
 from surf2vec.tasks.ingest.delimited import (
@@ -28,7 +27,14 @@ from surf2vec.tasks.ingest.delimited import (
     parse_fields,
 )
 from surf2vec.tasks.ingest.formats import LogFile
-from surf2vec.tasks.ingest.records import parse_json, read_parquet, split_pages
+from surf2vec.tasks.ingest.records import (
+    FITS_NO_LAYOUT,
+    NO_ACCESS_LINE,
+    parse_json,
+    read_parquet,
+    split_fields,
+    split_pages,
+)
 
 BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 20
@@ -113,24 +119,16 @@ class BlockReader:
             fields = parse_fields(data, numbers, log)
         else:
             lines = parse_text(data, numbers)
-            if log.is_nested:
-                return parse_json(lines, log)
-            if not log.pattern:
-                return lines
-            fields = split_fields(lines, log.pattern, self.schema, _explain_line(log))
+            if log.format == "jsonl":
+                return parse_json(lines, log) if log.is_nested else lines
+            fault = NO_ACCESS_LINE if log.format == "access" else FITS_NO_LAYOUT
+            fields = split_fields(lines, log.layout.lines, fault)
         if log.layout.separator:
             fields = split_pages(fields, log.layout.separator)
         if log.columns.get("date"):
             time = pc.binary_join_element_wise(fields["date"], fields["time"], " ")
             fields = fields.set_column(fields.column_names.index("time"), "time", time)
         return fields
-
-
-def _explain_line(log: LogFile) -> str:
-    """Return what is wrong with a line that the pattern does not fit."""
-    if not log.layout.lines:
-        return FITS_NO_PATTERN
-    return NO_ACCESS_LINE if log.format == "access" else FITS_NO_LAYOUT
 
 
 def cut_blocks(stream: IO[bytes], is_delimited: bool, skipped_lines: int = 1) -> Iterator[tuple[int, bytes]]:

@@ -129,7 +129,7 @@ def read_by(config: IngestConfig) -> dict[str, Any]:
     """Return the settings for reading lines that differ from the defaults. A source read with other settings counts as
     unknown.
     """
-    names = {"columns", "layout", "layouts", "access_pattern", "time_format", "time_unit"}
+    names = {"columns", "layout", "layouts", "time_format", "time_unit"}
     return config.model_dump(mode="json", include=names, exclude_defaults=True)
 
 

@@ -73,11 +73,6 @@ class LogFile:
         return [None if name is None else self.header.index(name) for name in names]
 
     @property
-    def pattern(self) -> str:
-        """The regular expression of lines; empty for formats without one."""
-        return self.layout.lines
-
-    @property
     def is_access_log(self) -> bool:
         """Whether lines are requests, some of which are not page visits."""
         return self.columns["method"] is not None or self.columns["status"] is not None
@@ -93,7 +88,7 @@ class LogFile:
         title = f"{self.layout.title}: " if self.layout.title else ""
         robots = ""
         if self.columns["agent"]:
-            robots = f"; robots by {'the user agent' if self.pattern else self.columns['agent']}"
+            robots = f"; robots by {'the user agent' if self.layout.lines else self.columns['agent']}"
         elif self.is_access_log:
             robots = "; robots cannot be recognised, as no field has the user agent (ingest.columns.agent names one)"
         return f"{title}{describe_fields(self.layout, self.columns)}{robots}"

@@ -1,4 +1,7 @@
-"""Reads nested records, of JSON lines or Parquet, as fields. A record with a list of pages makes a row for each of them."""
+"""Makes fields of records: of lines by the regular expression of a layout, of nested JSON and Parquet by dotted names.
+
+A record with a list of pages makes a row for each of them.
+"""
 
 import json
 import re
@@ -17,6 +20,7 @@ from surf2vec.tasks.ingest.nested import find
 
 LIST_BITS = 20  # a row of a log with lists has the number: line << LIST_BITS | position in the list
 PARQUET_ROWS = 10_000
+NO_ACCESS_LINE, FITS_NO_LAYOUT = "not an access-log line", "does not fit the layout"
 _WORDS = {"user": "user", "url": "page", "time": "time"}
 
 
@@ -46,11 +50,35 @@ def read_parquet(log: LogFile) -> Iterator[pa.Table]:
             line += len(batch)
 
 
+def split_fields(lines: pa.Table, pattern: str, fault: str) -> pa.Table:
+    """Return lines (line, text, rejected), without blank ones, as a table of FIELDS_SCHEMA. fault: of those that do not fit.
+
+    Inside quotes, servers write a backslash before a quote and a backslash, which do not end a field.
+    """
+    table = pl.DataFrame(lines)
+    table = table.filter(pl.col("rejected").is_not_null() | (pl.col("text").str.strip_chars(" \t\r\n") != ""))
+    table = table.with_columns(pl.col("text").str.extract_groups(pattern).alias("groups")).unnest("groups")
+    table = table.rename({"host": "site"}, strict=False)
+    missing = {*FIELDS_SCHEMA.names} - {"user_id", *table.columns}
+    table = table.with_columns(pl.lit(None, pl.String).alias(name) for name in missing)
+    url = pl.col("url").fill_null("")
+    fields = table.with_columns(
+        pl.col("user").replace("-", "").alias("user_id"),  # servers write - for unknown values
+        url.str.replace_all("\\\\", "%5C", literal=True).str.replace_all('\\"', "%22", literal=True).alias("url"),
+        pl.coalesce("rejected", pl.when(pl.col("user").is_null()).then(pl.lit(fault))).alias("rejected"),
+    )
+    return _to_arrow(fields.select(FIELDS_SCHEMA.names))
+
+
 def split_pages(fields: pa.Table, separator: str) -> pa.Table:
     """Return a table of FIELDS_SCHEMA with a row for each page of a list of pages as text."""
     rows = pl.DataFrame(fields).with_columns(pl.col("url").fill_null("").str.split(separator)).explode("url")
     line = pl.col("line") * (1 << LIST_BITS) + pl.int_range(pl.len()).over("line")
-    return rows.with_columns(line).to_arrow(compat_level=pl.CompatLevel.oldest()).cast(FIELDS_SCHEMA)
+    return _to_arrow(rows.with_columns(line))
+
+
+def _to_arrow(rows: pl.DataFrame) -> pa.Table:
+    return rows.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(FIELDS_SCHEMA)
 
 
 def _make_rows(line: int, record: Any, log: LogFile) -> Iterator[tuple[Any, ...]]:

@@ -9,11 +9,10 @@ import pytest
 from pydantic import ValidationError
 
 from surf2vec.tasks.config import IngestConfig
-from surf2vec.tasks.ingest.access_lines import NO_ACCESS_LINE, split_fields
 from surf2vec.tasks.ingest.blocks import parse_text
-from surf2vec.tasks.ingest.delimited import FIELDS_SCHEMA
 from surf2vec.tasks.ingest.formats import recognise
 from surf2vec.tasks.ingest.layouts import list_layouts
+from surf2vec.tasks.ingest.records import NO_ACCESS_LINE, split_fields
 from surf2vec.trainer.errors import InputError
 from tests.roots.ingest import read_events, read_rejects, take_in, write_log
 
@@ -25,7 +24,7 @@ COMMON = list_layouts(IngestConfig())["combined"].lines
 def split(pattern: str, *lines: str) -> list[tuple[Any, ...]]:
     """(user, url, time, method, status, agent, rejected) of lines."""
     text = "".join(f"{line}\n" for line in lines).encode()
-    batch = split_fields(parse_text(text, np.arange(1, len(lines) + 1)), pattern, FIELDS_SCHEMA, NO_ACCESS_LINE)
+    batch = split_fields(parse_text(text, np.arange(1, len(lines) + 1)), pattern, NO_ACCESS_LINE)
     names = ("user_id", "url", "time", "method", "status", "agent", "rejected")
     return [tuple(row[name] for name in names) for row in batch.to_pylist()]
 
@@ -67,7 +66,7 @@ def test_what_is_no_line_of_the_common_layout(line: str) -> None:
 
 
 def test_blank_lines_do_not_count_and_faults_stay() -> None:
-    batch = split_fields(parse_text(b" \n\n\xff\n", np.arange(1, 4)), COMMON, FIELDS_SCHEMA, NO_ACCESS_LINE)
+    batch = split_fields(parse_text(b" \n\n\xff\n", np.arange(1, 4)), COMMON, NO_ACCESS_LINE)
     assert [(row["line"], row["rejected"]) for row in batch.to_pylist()] == [(3, "invalid UTF-8")]
 
 
