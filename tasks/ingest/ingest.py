@@ -36,12 +36,13 @@ from surf2vec.tasks.ingest.sources import (
 )
 from surf2vec.tasks.ingest.sql_logs import Days
 from surf2vec.tasks.ingest.stage_logs import stage_logs
-from surf2vec.tasks.ingest.staging import MOST_HINTS, BytesRead, Staged, Staging
+from surf2vec.tasks.ingest.staging import MOST_FREQUENT, MOST_HINTS, BytesRead, Staged, Staging
 from surf2vec.tasks.ingest.tables import describe_table
 from surf2vec.tasks.ingest.times import explain_bad_times
 from surf2vec.tasks.ingest.user_key import read_user_key
 from surf2vec.tasks.root.failures import explain_failures
 from surf2vec.tasks.root.run import Root, open_scratch_folder
+from surf2vec.tasks.root.wording import format_counted
 from surf2vec.tasks.users.pseudonyms import fingerprint
 from surf2vec.tasks.users.tombstones import FORGOTTEN, read_tombstones
 from surf2vec.trainer.errors import ConfigError, InputError, RejectedError
@@ -100,6 +101,7 @@ def ingest(
                 )  # fmt: skip
                 staging_all = stage_logs(staging, fan_out, BytesRead(staging.num_bytes, on_event))
                 staged = [_log_staged(batch, on_event) for batch in staging_all]
+                _log_frequent_users(staged, on_event)
                 _check_rejects(root, staged, config, on_event)
             elif not (delivery.stamps or catalog.entries):
                 raise InputError(f"nothing was ingested into {root.path}: give logs with --logs")
@@ -179,10 +181,21 @@ def _log_staged(staged: Staged, on_event: OnEvent) -> Staged:
         + (f"; left out: {left_out}" if left_out else "")
     )
     on_event("log", {"message": message})
-    if users := ", ".join(f"{user} ({number:,})" for user, number in staged.frequent_users):
+    return staged
+
+
+def _log_frequent_users(staged: Sequence[Staged], on_event: OnEvent) -> None:
+    """Name the users with more than a tenth of the events of logs, once for all logs: the same ones are frequent every day."""
+    counts, names = Counter[str](), list[str]()
+    for batch in staged:
+        counts.update(dict(batch.frequent_users))
+        names += [source.name for source in batch.sources if batch.frequent_users]
+    if counts:
+        name = os.path.basename(min(names))
+        name += f" and {format_counted(len(names) - 1, 'other log')}" if len(names) > 1 else ""
+        users = ", ".join(f"{user} ({number:,})" for user, number in counts.most_common(MOST_FREQUENT))
         message = f"{name}: more than a tenth of the events each are of {users}: is a user one person there?"
         on_event("private", {"message": message})
-    return staged
 
 
 def _list_counts(*counts: dict[str, int]) -> str:

@@ -137,6 +137,22 @@ def test_users_with_more_than_a_tenth_of_the_events_are_named_where_no_server_re
     assert not any("proxy" in message for message in said["log"])
 
 
+def test_users_that_are_frequent_in_several_logs_are_named_once(tmp_path: Path, root: Path) -> None:
+    log = write_log(tmp_path / "a.csv", *(f"u{at % 2 * at},/a,{1_793_610_000 + at}" for at in range(40)))
+    records = [{"user_id": f"u{at % 2 * at}", "url": "/b", "ts": 1_793_610_000 + at} for at in range(40)]
+    (tmp_path / "b.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    said = list[str]()
+    take_in(
+        root,
+        log,
+        tmp_path / "b.jsonl",
+        on_event=lambda name, values: said.append(values["message"]) if name == "private" else None,
+    )
+    assert said == [
+        "a.csv and 1 other log: more than a tenth of the events each are of u0 (40): is a user one person there?"
+    ]
+
+
 def test_lines_that_are_left_out_are_no_rejects(tmp_path: Path, root: Path) -> None:
     lines = ["u,/a,GET,200", "u,/a.css,GET,200", "u,/a,POST,200", "u,/a,GET,404", "u,/b,,", "u,about:blank,GET,200"]
     log = write_log(
