@@ -100,8 +100,7 @@ def ingest(
                     make_batches(logs), wanted,
                 )  # fmt: skip
                 staging_all = stage_logs(staging, fan_out, BytesRead(staging.num_bytes, on_event))
-                staged = [_log_staged(batch, on_event) for batch in staging_all]
-                _log_frequent_users(staged, on_event)
+                staged = _log_frequent_users([_log_staged(batch, on_event) for batch in staging_all], on_event)
                 _check_rejects(root, staged, config, on_event)
             elif not (delivery.stamps or catalog.entries):
                 raise InputError(f"nothing was ingested into {root.path}: give logs with --logs")
@@ -184,8 +183,8 @@ def _log_staged(staged: Staged, on_event: OnEvent) -> Staged:
     return staged
 
 
-def _log_frequent_users(staged: Sequence[Staged], on_event: OnEvent) -> None:
-    """Name the users with more than a tenth of the events of logs, once for all logs: the same ones are frequent every day."""
+def _log_frequent_users(staged: list[Staged], on_event: OnEvent) -> list[Staged]:
+    """Name the users with more than a tenth of the events of logs, once for all logs; returns what was staged."""
     counts, names = Counter[str](), list[str]()
     for batch in staged:
         counts.update(dict(batch.frequent_users))
@@ -196,6 +195,7 @@ def _log_frequent_users(staged: Sequence[Staged], on_event: OnEvent) -> None:
         users = ", ".join(f"{user} ({number:,})" for user, number in counts.most_common(MOST_FREQUENT))
         message = f"{name}: more than a tenth of the events each are of {users}: is a user one person there?"
         on_event("private", {"message": message})
+    return staged
 
 
 def _list_counts(*counts: dict[str, int]) -> str:
