@@ -59,39 +59,23 @@ def prefer_wide_vectors(typing_context):
 
 @intrinsic
 def prefetch(typing_context, array, place):
-    """Prefetch the cache line of the number at a flat index of an array."""
+    """Prefetch the cache line of the number at a flat index of an array, into the second cache: the first holds the tile."""
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        _ask_for(builder, builder.gep(data, [arguments[1]]), is_to_write=True)
+        int32, byte_pointer = ir.IntType(32), ir.IntType(8).as_pointer()
+        function_type = ir.FunctionType(ir.VoidType(), [byte_pointer, int32, int32, int32])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+        how = [ir.Constant(int32, value) for value in (0, 2, 1)]  # to read, into the second cache, data
+        builder.call(function, [builder.bitcast(builder.gep(data, [arguments[1]]), byte_pointer), *how])
         return context.get_dummy_value()
 
     return types.void(array, types.int64), generate
-
-
-@intrinsic
-def prefetch_second(typing_context, array, place):
-    """Prefetch, into the second-level cache, the cache line of the number at a flat index of an array."""
-
-    def generate(context, builder, signature, arguments):
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        _ask_for(builder, builder.gep(data, [arguments[1]]), is_to_write=False, nearness=2)
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64), generate
-
-
-def _ask_for(builder, address, is_to_write, nearness=3):
-    int32, byte_pointer = ir.IntType(32), ir.IntType(8).as_pointer()
-    function_type = ir.FunctionType(ir.VoidType(), [byte_pointer, int32, int32, int32])
-    function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
-    how = [ir.Constant(int32, value) for value in (int(is_to_write), nearness, 1)]  # 3: into the nearest cache; 1: data
-    builder.call(function, [builder.bitcast(address, byte_pointer), *how])
 
 
 @inlined
 def prefetch_row(vectors, row):
-    """Prefetch a row that is about to be read and written."""
+    """Prefetch a row that is read, or read and written, soon."""
     start = np.int64(row) * vectors.shape[1]
     for place in range(start, start + vectors.shape[1], LINE_NUMBERS):
         prefetch(vectors, place)

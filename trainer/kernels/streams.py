@@ -29,7 +29,8 @@ from surf2vec.trainer.kernels.llvm import (
     OPTIONS,
     inlined,
     prefer_wide_vectors,
-    prefetch_second,
+    prefetch,
+    prefetch_row,
     take,
     written_out,
 )
@@ -39,7 +40,6 @@ from surf2vec.trainer.kernels.tile_step import (
     copy_negatives,
     draw_rows,
     fetch_item,
-    fetch_row,
     leave_items,
     move_items,
     score_own,
@@ -75,15 +75,15 @@ def prefetch_users(stream, place, last):
     if place + 1 < last:
         user = work.order[place + 1]
         if not stream.rule.has_trail:
-            fetch_row(stream.users.vectors, user)
-            prefetch_second(stream.users.squares, user)
-        prefetch_second(work.tokens, work.starts[user])
-        prefetch_second(work.tokens, work.starts[user] + LINE_NUMBERS)
+            prefetch_row(stream.users.vectors, user)
+            prefetch(stream.users.squares, user)
+        prefetch(work.tokens, work.starts[user])
+        prefetch(work.tokens, work.starts[user] + LINE_NUMBERS)
     if place + 3 < last:
         user = work.order[place + 3]
-        prefetch_second(work.starts, user)
-        prefetch_second(work.ends, user)
-        prefetch_second(work.hashes, user)
+        prefetch(work.starts, user)
+        prefetch(work.ends, user)
+        prefetch(work.hashes, user)
 
 
 @written_out

@@ -9,7 +9,7 @@ import numpy as np
 
 from surf2vec.trainer.draws import TILE
 from surf2vec.trainer.kernels.compiled_draws import draw, draw_negative
-from surf2vec.trainer.kernels.llvm import LINE_NUMBERS, inlined, prefer_wide_vectors, prefetch_second
+from surf2vec.trainer.kernels.llvm import LINE_NUMBERS, inlined, prefer_wide_vectors, prefetch, prefetch_row
 from surf2vec.trainer.kernels.losses import rate_of
 from surf2vec.trainer.kernels.tiles import pull_negatives
 from surf2vec.trainer.model.rows import EPSILON
@@ -19,18 +19,11 @@ _EPSILON = np.float32(EPSILON)
 
 @inlined
 def fetch_item(stream, row):
-    """Ask for an item's row, and its other numbers, a step ahead; into the second cache, as the first holds the tile."""
+    """Ask for an item's row, and its other numbers, a step ahead."""
     outputs = stream.outputs
-    fetch_row(outputs.vectors, row)
-    prefetch_second(outputs.squares, np.int64(row))
-    prefetch_second(stream.noise.corrections, np.int64(row))
-
-
-@inlined
-def fetch_row(vectors, row):
-    start = np.int64(row) * vectors.shape[1]
-    for place in range(start, start + vectors.shape[1], LINE_NUMBERS):
-        prefetch_second(vectors, place)
+    prefetch_row(outputs.vectors, row)
+    prefetch(outputs.squares, np.int64(row))
+    prefetch(stream.noise.corrections, np.int64(row))
 
 
 @inlined

@@ -130,10 +130,6 @@ class Generation:
             items.outputs.squares[:num_shared_rows] = resident["output_squares"][:num_shared_rows]
         return items
 
-    def block_rows(self, block: int) -> NDArray[np.uint32] | None:
-        """Return the rows of the item table in one of several blocks, uint32[R]; None for the only block."""
-        return self._map()[block]["rows"] if self.num_blocks > 1 else None
-
     def map_items(self, part: str = "interest") -> Items:
         """Return the item table of a part, of the interest in one block, mapped read-only from disk. Raises DamageError."""
         (arrays,) = self._map(part).values()

@@ -65,7 +65,6 @@ class FrozenItems:
         """Load an item block, and return it with its targets. Raises DamageError when a file was altered."""
         if self._admitted is None or self._admitted[0] != block:
             self._admitted = None  # first release the previous block: there is room for one
-            self.blocks.check(block, self.generation.block_rows(block), self.generation.folder)
             items = self.generation.read_item_block(block, self.blocks.num_shared_rows)
             self._admitted = block, items, self.blocks.targets(block)
         return self._admitted[1:]

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surf2vec.trainer.config import TrainConfig
-from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.kernels.first_rows import begin_items
 from surf2vec.trainer.model import objectives
 from surf2vec.trainer.model.objectives import RANGE_32, Sampling, keep_thresholds
@@ -104,15 +103,6 @@ class ItemBlocks:
             return None
         own = np.flatnonzero(~self._is_shared & (self._dealt == block))
         return np.concatenate((np.flatnonzero(self._is_shared), own)).astype(np.uint32)
-
-    def check(self, block: int, rows: NDArray[np.uint32] | None, where: object) -> None:
-        """Raise ConfigError unless a stored block has the expected rows: an earlier version divided differently."""
-        expected = self.rows(block)
-        if expected is not None and (rows is None or not np.array_equal(rows, expected)):
-            raise ConfigError(
-                f"the item blocks in {where} were divided by an earlier version of the program: use that version, or train again "
-                "from an empty store"
-            )
 
     def num_rows(self, block: int) -> int:
         """Return the number of items of a block; the first block has the most."""

@@ -317,7 +317,6 @@ class ItemSlots:
             return image_of_items(self.blocks.first_items(block), self.blocks.rows(block), pages)
         image = self.writer.read("interest", block, pages)
         self.background.record.bytes_read += image.num_bytes
-        self.blocks.check(block, image.arrays.get("rows"), self.writer.folder)
         return image
 
     def _write_out(self, block: int, image: Image) -> None:

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surf2vec.trainer.config import TrainConfig
-from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.model import objectives
 from surf2vec.trainer.plan.sizes import MAKING_BYTES_PER_ROW
 from surf2vec.trainer.store.tokens import Histories
@@ -71,14 +70,6 @@ def test_blocks_have_as_many_tokens_to_learn() -> None:
     two_level = ItemBlocks(TrainConfig(hs=1, tree="two_level"), counts, 7)
     heaviest = np.sort(two_level.counts)[-142:].sum()  # its items are one subtree
     assert block_loads(two_level).max() <= heaviest
-
-
-def test_blocks_divided_by_an_earlier_version_are_refused() -> None:
-    blocks = ItemBlocks(TrainConfig(), np.arange(100), 2)
-    blocks.check(0, blocks.rows(0), "the store")
-    with pytest.raises(ConfigError, match="in the store were divided by an earlier version"):
-        blocks.check(0, blocks.rows(1), "the store")
-    ItemBlocks(TrainConfig(), np.arange(100), 1).check(0, None, "the store")
 
 
 def test_the_tables_of_a_block_are_made_in_what_the_plan_counts() -> None:
