@@ -16,7 +16,7 @@ from surf2vec.trainer.kernels import pick_kernel
 from surf2vec.trainer.model.trees import make_tree
 from surf2vec.trainer.plan.alone import Budget, Plan, plan_training
 from surf2vec.trainer.plan.prediction import Rates
-from surf2vec.trainer.plan.shares import share_users
+from surf2vec.trainer.plan.sharing import share_users
 from surf2vec.trainer.plan.sizes import Sizes, Work, training_sizes
 from surf2vec.trainer.plan.together import WorkerSpec, form_team, plan_together
 from surf2vec.trainer.store.tokens import open_corpus

@@ -24,9 +24,9 @@ from surf2vec.tasks.training.choice import choose_by_log
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.draws import epoch_key
 from surf2vec.trainer.kernels import pick_kernel
+from surf2vec.trainer.kernels.cpu import train_trail
 from surf2vec.trainer.kernels.first_rows import begin_items, begin_trail, begin_users
 from surf2vec.trainer.kernels.signature import Pass
-from surf2vec.trainer.kernels.trail import train_trail
 from surf2vec.trainer.model.objectives import make_sampling, make_trail_tables
 from surf2vec.trainer.model.trees import make_tree
 from surf2vec.trainer.plan.schedule import learning_rates, user_order

@@ -186,7 +186,7 @@ for name in {sorted(all_steps(CALLS))!r} + ["one_card"]:
     importlib.import_module("tests.benchmarks.acceptance." + name)
 for name in {files.split()!r}:
     importlib.import_module("tests.trainer.kernels." + name)
-for name in ("tests.data.corpora", "tests.benchmarks.swap", "surf2vec.trainer.__main__", "surf2vec.trainer.kernels.trail"):
+for name in ("tests.data.corpora", "tests.benchmarks.swap", "surf2vec.trainer.__main__", "surf2vec.trainer.kernels.cpu"):
     importlib.import_module(name)
 print(sys.modules["surf2vec"].__file__)
 """

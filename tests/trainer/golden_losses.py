@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from surf2vec.trainer.kernels.cpu import score_rows
-from surf2vec.trainer.kernels.trail import trail_vectors, train_trail
+from surf2vec.trainer.kernels.cpu import score_rows, trail_vectors, train_trail
 from surf2vec.trainer.store.tokens import Histories
 from surf2vec.trainer.training.curve import Targets, draw_sample, softmax_losses, sum_losses
 from tests.trainer.kernels import reference_trail

@@ -3,10 +3,16 @@
 No two threads write one user's row. Item rows are shared without locks (Hogwild, Recht et al., NIPS 2011): with several threads
 an update may be lost, and the result differs in its last digits from run to run. One thread is deterministic and agrees with
 the reference of the tests, up to the rounding of reordered sums. With gradient accumulation any number of threads gives the same
-bits: items do not change while users are trained.
+bits: items do not change while users are trained. With SGD the sum of their gradients keeps the learning rate of single steps,
+which is the linear rule for a mean over n (Goyal et al., 2017). With Adagrad it enters the row's squares as one gradient;
+README.md derives why alpha stays as it is.
+
+Nothing is trained for a user by the trail, which predicts an item by the weighted sum of the pages just before it. Its targets
+are trained in the same streams of tiles.
 """
 
 import functools
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -18,15 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surf2vec.trainer.config import TrainConfig
-from surf2vec.trainer.kernels.accumulation import make_ledger, move_items
+from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.kernels.compiled_draws import draw_each, score_each
+from surf2vec.trainer.kernels.compiled_trail import sum_pages
 from surf2vec.trainer.kernels.llvm import LINE_NUMBERS
 from surf2vec.trainer.kernels.model import Lanes, Ledger, Noise, Paths, Rule, Table, Tile, Work
-from surf2vec.trainer.kernels.signature import INFERENCE_LANES, TRAIL_BIAS, Pass
+from surf2vec.trainer.kernels.signature import INFERENCE_LANES, TRAIL_BIAS, TRAIL_TILE_USERS, Pass, backward_of
 from surf2vec.trainer.kernels.streams import train_streams
 from surf2vec.trainer.kernels.tiles import ROW_BLOCK, padded, scratch_rows
-from surf2vec.trainer.model.objectives import Sampling
-from surf2vec.trainer.model.rows import Items, Rows
+from surf2vec.trainer.model.objectives import Sampling, TrailTables
+from surf2vec.trainer.model.rows import EPSILON, Items, Rows, TrailItems
 from surf2vec.trainer.model.trees import Tree
 
 _pool = functools.cache(lambda threads: ThreadPoolExecutor(threads - 1, "kernel"))
@@ -61,6 +68,39 @@ def train_users(users: Rows, items: Items, work: Pass) -> int:
         num_kept += train_tiles(rows, noise, rule._replace(is_frozen=True, is_accumulating=True), part, ledger)
         move_items(items.outputs, ledger, work.config, part.alphas[-1])
     return num_kept
+
+
+def train_trail(trail: TrailItems, work: Pass, tables: TrailTables, backward: float, epoch: int) -> int:
+    """Train the targets of the users `work.order` whose turn it is in an epoch, in place. Returns the number of targets.
+
+    backward: the share of targets that are predicted from the pages after them.
+    """
+    config, every = work.config, min(work.config.trail_every, work.config.epochs)
+    rule = rule_of(work)._replace(
+        is_softmax=True, is_dm=False, has_tree=False, has_trail=True, is_adagrad=True, window=config.trail_window,
+        handicap=np.float32(math.log(config.negative_weight)), num_negatives=config.trail_negative,
+        num_lanes=TRAIL_TILE_USERS, num_free=config.trail_size, l2_in_sums=np.float32(0), every=every,
+        turn=epoch % every, backward=4.0 * backward_of(backward),
+    )  # fmt: skip
+    noise = Noise(*read_only(tables.thresholds, tables.aliases, tables.corrections, tables.l2s, tables.shares))
+    nobody = Rows(trail.outputs.vectors[:0], trail.outputs.squares[:0])
+    return train_tiles((nobody, trail.outputs, trail.inputs, trail.lags), noise, rule, work)
+
+
+def trail_vectors(
+    trail: TrailItems,
+    tokens: NDArray[np.int32],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    window: int,
+    skipped: NDArray[np.int32] | None = None,
+) -> NDArray[np.float32]:
+    """Return the trails of histories tokens[starts[i] : ends[i]], float32[n, D]. skipped int32[n]: pages to leave out."""
+    vectors = np.empty((len(starts), trail.inputs.vectors.shape[1]), dtype=np.float32)
+    skipped = np.full(len(starts), -1, dtype=np.int32) if skipped is None else skipped
+    inputs, lags, *histories = read_only(trail.inputs.vectors, trail.lags.vectors, tokens, starts, ends, skipped)
+    sum_pages(inputs, lags, window, np.float32(TRAIL_BIAS), *histories, vectors)
+    return vectors
 
 
 def run_threads(train: Callable[[int], int], threads: int) -> int:
@@ -192,3 +232,42 @@ def rule_of(work: Pass) -> Rule:
         backward=0.0,
         bias=np.float32(TRAIL_BIAS),
     )
+
+
+def make_ledger(lengths: NDArray[np.int64], num_negatives: int, num_dims: int) -> Ledger:
+    """Return an empty ledger for users with so many tokens each, int64[M]."""
+    ends = np.cumsum(lengths)
+    num_predictions = int(ends[-1]) if len(ends) else 0
+    rows = np.full((num_predictions, 1 + num_negatives), -1, dtype=np.int32)
+    pulls = np.empty(rows.shape, dtype=np.float32)
+    return Ledger(ends - lengths, np.empty((num_predictions, num_dims), dtype=np.float32), rows, pulls)
+
+
+def move_items(outputs: Rows, ledger: Ledger, config: TrainConfig, alpha: np.float32) -> None:
+    """Move each row in the ledger by the sum of its gradients: pull * hidden, less L2 for each prediction of its own.
+
+    Raises ConfigError where scipy is not installed.
+    """
+    try:
+        from scipy.sparse import csr_array  # a bare machine for training without accumulation has no scipy
+    except ModuleNotFoundError:
+        message = (
+            "train.accumulate above 1 needs scipy, which is not installed: install it, or set train.accumulate to 1"
+        )
+        raise ConfigError(message) from None
+    is_kept = ledger.rows[:, 0] >= 0
+    hiddens, pulls = ledger.hiddens[is_kept], ledger.pulls[is_kept]
+    rows, places = np.unique(ledger.rows[is_kept], return_inverse=True)
+    places = places.reshape(pulls.shape)
+    predictions = np.repeat(np.arange(len(pulls)), pulls.shape[1])
+    sums = csr_array((pulls.ravel(), (places.ravel(), predictions)), shape=(len(rows), len(pulls))) @ hiddens
+    own_places, nums = np.unique(places[:, 0], return_counts=True)
+    num_free = config.num_free  # L2 is not for the bias
+    l2s = np.float32(config.item_l2) * nums.astype(np.float32)[:, None]
+    sums[own_places, :num_free] -= l2s * outputs.vectors[rows[own_places], :num_free]
+    rates = np.full(len(rows), alpha, dtype=np.float32)
+    if config.optimizer == "adagrad":
+        outputs.squares[rows] += np.einsum("rd,rd->r", sums, sums) / np.float32(sums.shape[1])
+        rates /= np.sqrt(outputs.squares[rows] + np.float32(EPSILON))
+    sums *= rates[:, None]
+    outputs.vectors[rows] += sums

@@ -86,7 +86,7 @@ def train_users(users: Rows, items: Items, work: Pass) -> int:
 
 
 def train_trail(trail: TrailItems, work: Pass, tables: TrailTables, backward: float, epoch: int) -> int:
-    """Train the targets of the users `work.order` as trainer.kernels.trail.train_trail. Copies all to the device and back."""
+    """Train the targets of the users `work.order` as trainer.kernels.cpu.train_trail. Copies all to the device and back."""
     device = find_device()
     rows, scratch = on_device(trail, device, **vars(tables)), make_scratch(len(work.hashes), len(work.tokens), device)
     launch_trail(rows, on_device(work, device, streams=work.streams), scratch, backward, epoch)

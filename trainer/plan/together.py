@@ -15,8 +15,7 @@ from surf2vec.trainer.errors import ConfigError, ResourceError
 from surf2vec.trainer.plan.alone import MAX_BLOCKS, Budget, Division, Plan, explain_refusal, largest_chunk, lay_out
 from surf2vec.trainer.plan.prediction import Rates
 from surf2vec.trainer.plan.schedule import partition_order
-from surf2vec.trainer.plan.shares import Share, count_exchanges
-from surf2vec.trainer.plan.sharing import EXCHANGES_PER_EPOCH, Sharing, sent_by_sum
+from surf2vec.trainer.plan.sharing import EXCHANGES_PER_EPOCH, Share, Sharing, count_exchanges, sent_by_sum
 from surf2vec.trainer.plan.sizes import Sizes, Work
 from surf2vec.trainer.system.memory import PAGE_BYTES
 from surf2vec.trainer.system.units import size

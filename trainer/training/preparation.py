@@ -23,7 +23,7 @@ from surf2vec.trainer.model.rows import Items, Rows, TrailItems
 from surf2vec.trainer.model.trees import make_tree
 from surf2vec.trainer.plan.alone import Budget, Division, Plan, plan_training
 from surf2vec.trainer.plan.prediction import Rates, known_rates
-from surf2vec.trainer.plan.shares import Share, share_users
+from surf2vec.trainer.plan.sharing import Share, share_users
 from surf2vec.trainer.plan.sizes import Work, training_sizes
 from surf2vec.trainer.plan.together import SharingPlan, WorkerSpec, form_team, plan_together
 from surf2vec.trainer.store.generation import Generation, has_generation, open_generation
@@ -103,7 +103,7 @@ def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_even
             if config.interest_size:
                 kernel.train_users(users, items, work)
             if config.trail_size:
-                from surf2vec.trainer.kernels.trail import train_trail  # numba takes half a second to import
+                from surf2vec.trainer.kernels.cpu import train_trail  # numba takes half a second to import
 
                 train_trail(trail, work, tables, config.trail_backward, epoch=0)
             at_rest(config, 0, work.hashes, users)

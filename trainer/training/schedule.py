@@ -20,7 +20,7 @@ from surf2vec.trainer.plan.schedule import (
     tokens_before,
     user_order,
 )
-from surf2vec.trainer.plan.shares import Share, count_exchanges, cut_users, ring_block
+from surf2vec.trainer.plan.sharing import Share, count_exchanges, cut_users, ring_block
 from surf2vec.trainer.store.tokens import Corpus, Histories
 from surf2vec.trainer.training.curve import Sample, Targets, draw_sample
 from surf2vec.trainer.training.item_blocks import ItemBlocks

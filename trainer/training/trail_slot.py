@@ -43,7 +43,7 @@ class TrailSlot:
 
     def train(self, work: Pass, histories: Histories, backward: float, epoch: int) -> None:
         """Train the users of `work` in place, with tokens that are rows of this table."""
-        from surf2vec.trainer.kernels.trail import train_trail  # numba takes half a second to import
+        from surf2vec.trainer.kernels.cpu import train_trail  # numba takes half a second to import
 
         own = replace(work, tokens=histories.tokens, starts=histories.starts, ends=histories.ends)
         train_trail(self.items, own, self.tables, backward, epoch)
@@ -69,8 +69,7 @@ class TrailSlot:
 
     def measure(self, sample: Sample, histories: Histories) -> list[float]:
         """Return `sum_losses` of a sample, by the rows in the host's memory."""
-        from surf2vec.trainer.kernels.cpu import score_rows
-        from surf2vec.trainer.kernels.trail import trail_vectors
+        from surf2vec.trainer.kernels.cpu import score_rows, trail_vectors
 
         trail, (starts, places, rows) = self.items, self.draw(sample, histories)
         skipped = rows[:, 0].astype(np.int32)

@@ -59,7 +59,7 @@ class TrailInputs:
 
 def trail_inputs_of(generation: Generation) -> TrailInputs:
     """Return what trails of a generation are summed up from; it must have a trail."""
-    from surf2vec.trainer.kernels.trail import trail_vectors
+    from surf2vec.trainer.kernels.cpu import trail_vectors
 
     config, trail = generation.config, generation.trail
     assert trail is not None
@@ -79,7 +79,7 @@ def join_parts(
     """Return the vectors float32[n, D] of users with these interests float32[n, D1] and histories tokens[starts[i] : ends[i]]."""
 
     def sum_trails() -> Vectors:
-        from surf2vec.trainer.kernels.trail import trail_vectors  # numba takes half a second to import
+        from surf2vec.trainer.kernels.cpu import trail_vectors  # numba takes half a second to import
 
         assert generation.trail is not None
         return trail_vectors(generation.trail, tokens, starts, ends, generation.config.trail_window)

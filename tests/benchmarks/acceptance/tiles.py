@@ -106,7 +106,7 @@ def repeat_stream(report: Report) -> None:
 
 def compare_trail_apart(backward: float) -> float:
     """The largest difference of the GPU's trail from the CPU's where all lanes have pages of their own."""
-    from surf2vec.trainer.kernels.trail import train_trail
+    from surf2vec.trainer.kernels.cpu import train_trail
     from tests.trainer.kernels.test_gpu_trail import apart, arrays, gpu
 
     trail, tables, work = apart(37)

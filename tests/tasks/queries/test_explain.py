@@ -13,7 +13,7 @@ from surf2vec.tasks.queries.explain import explain_user
 from surf2vec.tasks.queries.similar import find_history
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import InputError
-from surf2vec.trainer.kernels.trail import trail_vectors
+from surf2vec.trainer.kernels.cpu import trail_vectors
 from surf2vec.trainer.store.generation import open_generation
 from tests.data.corpora import held_out_position, planted_histories, user_hash
 from tests.roots.releases import read_users

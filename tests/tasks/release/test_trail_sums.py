@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from surf2vec.tasks.release.trail_sums import TrailSums
 from surf2vec.tasks.release.url_rules import FoundPages, KnownItems, UrlRules
-from surf2vec.trainer.kernels.trail import trail_vectors
+from surf2vec.trainer.kernels.cpu import trail_vectors
 from surf2vec.trainer.model.rows import Rows, TrailItems
 
 MANIFEST = {

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from surf2vec.trainer.kernels import signature
+from surf2vec.trainer.kernels.cpu import train_trail
 from surf2vec.trainer.kernels.signature import TRAIL_TILE_USERS, Pass
-from surf2vec.trainer.kernels.trail import train_trail
 from surf2vec.trainer.model.objectives import TrailTables
 from surf2vec.trainer.model.rows import TrailItems
 from tests.trainer.kernels import reference_trail

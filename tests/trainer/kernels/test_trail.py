@@ -8,9 +8,9 @@ import pytest
 
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.draws import epoch_key
+from surf2vec.trainer.kernels.cpu import trail_vectors, train_trail
 from surf2vec.trainer.kernels.first_rows import begin_trail
 from surf2vec.trainer.kernels.signature import STREAM_USERS, TRAIL_BIAS, TRAIL_TILE_USERS, Pass
-from surf2vec.trainer.kernels.trail import trail_vectors, train_trail
 from surf2vec.trainer.model.objectives import make_sampling, make_trail_tables
 from surf2vec.trainer.model.rows import TrailItems
 from tests.trainer.kernels import reference_trail

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ResourceError
-from surf2vec.trainer.kernels.accumulation import make_ledger, move_items
+from surf2vec.trainer.kernels.cpu import make_ledger, move_items
 from surf2vec.trainer.model.rows import Rows
 from surf2vec.trainer.model.trees import make_tree
 from surf2vec.trainer.plan.alone import Budget, Division, Plan, plan_training

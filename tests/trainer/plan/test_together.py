@@ -11,8 +11,7 @@ from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, ResourceError
 from surf2vec.trainer.plan.alone import Budget
 from surf2vec.trainer.plan.schedule import partition_order
-from surf2vec.trainer.plan.shares import share_users
-from surf2vec.trainer.plan.sharing import Sharing, sent_by_sum
+from surf2vec.trainer.plan.sharing import Sharing, sent_by_sum, share_users
 from surf2vec.trainer.plan.sizes import Sizes, Work, training_sizes
 from surf2vec.trainer.plan.together import SharingPlan, TeamSpec, WorkerSpec, plan_together
 

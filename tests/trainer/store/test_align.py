@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surf2vec.trainer.config import TrainConfig
-from surf2vec.trainer.kernels.trail import trail_vectors
+from surf2vec.trainer.kernels.cpu import trail_vectors
 from surf2vec.trainer.store.align import Rotation, align_generation, find_rotation
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.training.job import Job

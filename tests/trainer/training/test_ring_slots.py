@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from surf2vec.trainer.plan.shares import ring_block
+from surf2vec.trainer.plan.sharing import ring_block
 from surf2vec.trainer.store.images import Image, make_image
 from surf2vec.trainer.store.layout import shapes_of_items
 from surf2vec.trainer.system.memory import Bytes

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from surf2vec.trainer.config import TrainConfig
-from surf2vec.trainer.kernels.trail import trail_vectors
+from surf2vec.trainer.kernels.cpu import trail_vectors
 from surf2vec.trainer.store.generation import Generation, open_generation
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
 from surf2vec.trainer.training.infer import refit_held_out

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.plan.schedule import partition_order
-from surf2vec.trainer.plan.shares import count_exchanges, cut_users, ring_block, share_users
-from surf2vec.trainer.plan.sharing import Sharing
+from surf2vec.trainer.plan.sharing import Sharing, count_exchanges, cut_users, ring_block, share_users
 
 token_counts = st.lists(st.integers(0, 1000), min_size=1, max_size=64).map(np.array)
 
