@@ -2,10 +2,9 @@
 
 Shapes: M lanes, K negatives, D dims, W lags; M, K and D padded to powers of two from 16 on, as products of matrices want them.
 What predicts a lane's target is h_MD: for the interest the lane's user, whose row stays in registers until its history ends; for
-the trail (IS_TRAIL) a weighted sum of the pages around the target. The reference moves rows of the lanes in turn. Here they move
-at once, and for the interest a lane whose item another lane has, too, sees that lane's step by a sum over the lanes before it.
-Outputs of the trail move by what they were at the beginning of the step, inputs lag after lag, the lanes of a lag at once. In
-both, Adagrad's sums of the lanes' equal rows grow in their turns. README.md has the formulas.
+the trail (IS_TRAIL) a weighted sum of the pages around the target. On a CPU the lanes' rows move in turn. Here they move at once:
+outputs by what they were at the beginning of the step, the trail's inputs lag after lag. Adagrad's sums of the lanes' equal rows
+grow in their turns. README.md has the formulas.
 """
 
 import triton
@@ -20,7 +19,6 @@ from surf2vec.trainer.model.rows import EPSILON
 _TILE, _EPSILON, _NUM_BIASES = tl.constexpr(draws.TILE), tl.constexpr(EPSILON), tl.constexpr(TRAIL_BIASES)
 _BIAS, _LEAST_LAG, _LAG_RATE = tl.constexpr(TRAIL_BIAS), tl.constexpr(LEAST_LAG), tl.constexpr(LAG_RATE)
 _NO_TURN = tl.constexpr(2**30)  # of a lane without a user
-_TINY = tl.constexpr(1e-30)  # for a factor of zero or less, so that it has a logarithm
 
 
 @triton.jit(do_not_specialize=["num_items"])  # otherwise Triton compiles again for 1 and for multiples of 16
@@ -67,7 +65,7 @@ def train_stream(
         if tl.sum(ended_M.to(tl.int32), axis=0) > 0:
             if not IS_TRAIL:
                 _store_users(users, user_squares, user_M, u_MD, square_M, ended_M, D)
-            turn_M, num_lanes, rank_M, is_new_M = _take_turns(turn_M, ended_M, num_lanes, num_users - taken, IS_TRAIL)
+            turn_M, num_lanes, rank_M, is_new_M = _take_turns(turn_M, ended_M, num_lanes, num_users - taken)
             user_M, start_M, length_M, count_M, alpha_M, target_M, row_M, square_M, u_MD = _fill(
                 users, user_squares, tokens, starts, ends, order, alphas, targets, num_targets, coming + first + taken + rank_M,
                 is_new_M, user_M, start_M, length_M, count_M, alpha_M, target_M, row_M, square_M, u_MD, D, IS_TRAIL,
@@ -84,29 +82,16 @@ def _draw_step(key, step, thresholds, aliases, num_items, K: tl.constexpr):
 
 
 @triton.jit
-def _take_turns(turn_M, ended_M, num_lanes, num_left, IS_TRAIL: tl.constexpr):
-    """Let lanes whose users have ended take the next users, while there are any.
+def _take_turns(turn_M, ended_M, num_lanes, num_left):
+    """Let lanes whose users have ended take the next users, while there are any; they come after the others.
 
-    A lane of the interest keeps its turn; of the trail it comes after the others. Returns the turns and the number of lanes that
-    have users, then which of the next users each lane takes, and whether it does.
+    Returns the turns and the number of lanes that have users, then which of the next users each lane takes, and whether it does.
     """
-    num_ended = tl.sum(ended_M.to(tl.int32), axis=0)
-    num_new = tl.minimum(num_ended, num_left)
-    if IS_TRAIL:
-        rank_M = tl.cumsum(ended_M.to(tl.int32), axis=0) - 1
-        turn_M = _close_ranks(turn_M, ended_M, num_lanes - num_ended)
-        turn_M = tl.where(ended_M & (rank_M < num_left), num_lanes - num_ended + rank_M, turn_M)
-    else:
-        rank_M = _rank(ended_M, turn_M)
-        turn_M = _close_ranks(turn_M, ended_M & (rank_M >= num_left), num_lanes - num_ended + num_new)
-    return turn_M, num_lanes - num_ended + num_new, rank_M, ended_M & (rank_M < num_left)
-
-
-@triton.jit
-def _rank(is_one_M, turn_M):
-    """Return how many of the marked lanes have an earlier turn than each lane."""
-    marked_M = tl.where(is_one_M, turn_M, _NO_TURN)
-    return tl.sum((marked_M[:, None] < turn_M[None, :]).to(tl.int32), axis=0)
+    ended = ended_M.to(tl.int32)
+    num_kept, rank_M = num_lanes - tl.sum(ended, axis=0), tl.cumsum(ended, axis=0) - 1
+    is_new_M = ended_M & (rank_M < num_left)
+    turn_M = tl.where(is_new_M, num_kept + rank_M, _close_ranks(turn_M, ended_M, num_kept))
+    return turn_M, num_kept + tl.sum(is_new_M.to(tl.int32), axis=0), rank_M, is_new_M
 
 
 @triton.jit
@@ -115,7 +100,9 @@ def _close_ranks(turn_M, is_empty_M, num_lanes):
     moves_M = (turn_M >= num_lanes) & (turn_M < _NO_TURN) & ~is_empty_M
     moving_M, empty_M = tl.where(moves_M, turn_M, -1), tl.where(is_empty_M, turn_M, 0)
     rank_M = tl.sum((moving_M[:, None] > turn_M[None, :]).to(tl.int32), axis=0)
-    empty_rank_M = tl.where(is_empty_M, _rank(is_empty_M, turn_M), -1)
+    empty_turn_M = tl.where(is_empty_M, turn_M, _NO_TURN)
+    empty_rank_M = tl.sum((empty_turn_M[:, None] < turn_M[None, :]).to(tl.int32), axis=0)
+    empty_rank_M = tl.where(is_empty_M, empty_rank_M, -1)
     taken_M = tl.sum(tl.where(empty_rank_M[:, None] == rank_M[None, :], empty_M[:, None], 0), axis=0)
     return tl.where(is_empty_M, _NO_TURN, tl.where(moves_M, taken_M, turn_M))
 
@@ -212,7 +199,6 @@ def _learn(
     scores_KM = tl.dot(v_KD, tl.trans(h_MD), input_precision=PRECISION)
     scores_KM -= tl.load(corrections + rows_K, mask=has_K, other=0.0)[:, None]
     pull_M, pulls_KM = _pulls(score_M, tl.where(has_K[:, None] & counts_KM, scores_KM, float("-inf")), is_on_M)
-    now_MD = own_MD
     if not IS_FROZEN:
         same_MM, before_MM = _same_rows(tl.where(is_on_M, row_M.to(tl.int32), -1), turn_M)
         if IS_TRAIL:  # L2 holds the biases, too, and is not in the sums
@@ -224,23 +210,18 @@ def _learn(
             square_M = tl.sum(gradient_MD * gradient_MD, axis=1) / D
         rate_M = _rates(squares, row_M, square_M, same_MM, before_MM, is_on_M, alpha_M, IS_ADAGRAD)
         steps_KD = tl.dot(pulls_KM, h_MD, input_precision=PRECISION)
-        alpha_K = tl.sum(tl.where(turn_M == 0, alpha_M, 0.0), axis=0) + k * 0.0
-        square_K = tl.sum(steps_KD * steps_KD, axis=1) / D
-        if IS_TRAIL:  # has so many negatives that [K, K] would not fit: sums of equal rows grow in the card's order
+        rates_K = tl.sum(tl.where(turn_M == 0, alpha_M, 0.0), axis=0) + k * 0.0
+        if (
+            IS_ADAGRAD
+        ):  # [K, K] would not fit where there are many negatives: sums of equal rows grow in the card's order
+            square_K = tl.sum(steps_KD * steps_KD, axis=1) / D
             sums_K = tl.atomic_add(squares + rows_K, square_K, mask=has_K, sem="relaxed")
-            rates_K = alpha_K / tl.sqrt(tl.where(has_K, sums_K, 0.0) + square_K + _EPSILON)
-        else:
-            same_KK, before_KK = _same_rows(tl.where(has_K, rows_K.to(tl.int32), -1), k)
-            rates_K = _rates(squares, rows_K, square_K, same_KK, before_KK, has_K, alpha_K, IS_ADAGRAD)
-        adds_M = is_on_M
-        if not IS_TRAIL:  # the last lane of a row adds what all have moved it
-            now_MD = _own_rows_in_turn(own_MD, h_MD, pull_M, rate_M, before_MM, l2, D, NUM_FREE, PRECISION)
-            adds_M = is_on_M & (tl.sum(same_MM - before_MM, axis=0) == 1)
-        step_MD = now_MD - own_MD + rate_M[:, None] * (pull_M[:, None] * h_MD - l2_MD * now_MD)
+            rates_K /= tl.sqrt(tl.where(has_K, sums_K, 0.0) + square_K + _EPSILON)
+        step_MD = rate_M[:, None] * (pull_M[:, None] * h_MD - l2_MD * own_MD)
         at_MD, at_KD = starts_M[:, None] + atomic_d[None, :], starts_K[:, None] + atomic_d[None, :]
-        tl.atomic_add(at_MD, step_MD, mask=adds_M[:, None] & (atomic_d < D)[None, :], sem="relaxed")
+        tl.atomic_add(at_MD, step_MD, mask=is_on_M[:, None] & (atomic_d < D)[None, :], sem="relaxed")
         tl.atomic_add(at_KD, rates_K[:, None] * steps_KD, mask=has_K[:, None] & (atomic_d < D)[None, :], sem="relaxed")
-    return tl.dot(tl.trans(pulls_KM), v_KD, pull_M[:, None] * now_MD, input_precision=PRECISION)
+    return tl.dot(tl.trans(pulls_KM), v_KD, pull_M[:, None] * own_MD, input_precision=PRECISION)
 
 
 @triton.jit
@@ -275,29 +256,6 @@ def _rates(squares, rows_N, mean_squares_N, same_NN, before_NN, is_on_N, alpha_N
         sums_N = tl.where(is_first_N, sums_N, 0.0) + mean_squares_N
         rates_N = alpha_N / tl.sqrt(sums_N + tl.sum(before_NN * sums_N[:, None], axis=0) + _EPSILON)
     return rates_N
-
-
-@triton.jit
-def _own_rows_in_turn(
-    own_MD, u_MD, pull_M, rate_M, before_MM, l2, D: tl.constexpr, NUM_FREE: tl.constexpr, PRECISION: tl.constexpr
-):
-    """Return the lanes' own rows as they are at their turns, after the lanes before them moved the same rows.
-
-    A lane makes shrink v + rate pull u of v, but for the bias, where nothing shrinks. So lane m sees v times the product of the
-    shrinks before it, and u of each lane j before it times the product of those between j and m. Products by logarithms.
-    A row that would shrink past zero counts as zero for the lanes after it.
-    """
-    d, grow_M = _lanes(D), rate_M * pull_M
-    log_M = tl.log2(tl.maximum(1.0 - rate_M * l2, _TINY))
-    logs_M = tl.sum(before_MM * log_M[:, None], axis=0)
-    logs_MM = before_MM * (logs_M[None, :] - (logs_M + log_M)[:, None])
-    grows_MM = before_MM * tl.exp2(logs_MM) * grow_M[:, None]
-    now_MD = tl.exp2(logs_M)[:, None] * own_MD + tl.dot(tl.trans(grows_MM), u_MD, input_precision=PRECISION)
-    if NUM_FREE < D:
-        bias_M = tl.sum(tl.where((d == D - 1)[None, :], u_MD, 0.0), axis=1)
-        biases_M = tl.sum(before_MM * (grow_M * bias_M)[:, None], axis=0)
-        now_MD = tl.where((d < NUM_FREE)[None, :], now_MD, own_MD + biases_M[:, None])
-    return now_MD
 
 
 @triton.jit

@@ -56,7 +56,7 @@ def compare_tiles(
     work = make_work(TrainConfig(**{"parts": "interest", "sample": 0, **settings}), num_users, num_items, recency=3)
     users, items = make_rows(work)
     wanted_users, wanted_items = users.copy(), items.copy()
-    num_wanted = reference.train_users(wanted_users, wanted_items, work)
+    num_wanted = reference.train_users(wanted_users, wanted_items, work, at_once=True)
     with set_precision(gpu, precision):
         num_kept = gpu.train_users(users, items, work)
     if num_kept != num_wanted:

@@ -20,8 +20,11 @@ Sums = dict[int, np.ndarray]
 """Gradients of items that stand still, float32[D], by row."""
 
 
-def train_users(users: Rows, items: Items, work: Pass) -> int:
-    """Train the users `work.order` once, in place; returns how many tokens were kept by subsampling."""
+def train_users(users: Rows, items: Items, work: Pass, at_once: bool = False) -> int:
+    """Train the users `work.order` once, in place; returns how many tokens were kept by subsampling.
+
+    at_once: lanes move as on a card, all by the rows before; otherwise one after the other.
+    """
     if not work.update_items:  # each user alone: others have no part in its row
         return sum(train_stream(users, items, part_of(work, i, i + 1), work.epoch_key) for i in range(len(work.order)))
     num_kept, accumulate = 0, work.config.accumulate
@@ -30,7 +33,7 @@ def train_users(users: Rows, items: Items, work: Pass) -> int:
         sums: Sums | None = {} if accumulate > 1 else None
         for first, last in pairwise(step.streams.tolist()):
             key = mix(int(work.hashes[step.order[first]]) ^ work.epoch_key)
-            num_kept += train_stream(users, items, part_of(step, first, last), key, sums)
+            num_kept += train_stream(users, items, part_of(step, first, last), key, sums, at_once)
         for row, gradient_D in (sums or {}).items():
             rate = rate_of(items.outputs, row, gradient_D, step.alphas[-1], work)
             items.outputs.vectors[row] += rate * gradient_D
@@ -78,27 +81,33 @@ class Lane:
         return [int(self.tokens[self.kept[j]]) for j in around if j != self.place]
 
 
-def train_stream(users: Rows, items: Items, work: Pass, key: int, sums: Sums | None = None) -> int:
+def train_stream(
+    users: Rows, items: Items, work: Pass, key: int, sums: Sums | None = None, at_once: bool = False
+) -> int:
     """Train the users of the order in tiles; returns how many tokens were trained. sums: where items' gradients go instead."""
     num_kept = 0
-    for lanes, negatives_K in tiles_of(work, key):
-        train_tile(users, items, lanes, negatives_K, work, sums)
+    for lanes, negatives_K in tiles_of(work, key, at_once):
+        train_tile(users, items, lanes, negatives_K, work, sums, at_once)
         num_kept += len(lanes)
     return num_kept
 
 
-def tiles_of(work: Pass, key: int) -> Iterator[tuple[list[Lane], np.ndarray]]:
+def tiles_of(work: Pass, key: int, at_once: bool) -> Iterator[tuple[list[Lane], np.ndarray]]:
     """Yield the tiles of a stream and their negatives. Each lane has a user; at a step, one token of it.
 
-    A lane whose user ends takes the next user with a kept token; if there is none, the last lane takes its place. In a tree
-    users take turns.
+    A lane whose user ends takes the next user with a kept token; if there is none, the last lane takes its place. On a card the
+    next users come after the others. In a tree users take turns.
     """
     coming = iter([
         lane for user, alpha in zip(work.order, work.alphas, strict=True) if (lane := Lane(work, int(user), alpha)).kept
     ])  # fmt: skip
     num_negatives = 0 if work.config.hs else work.config.negative
-    lanes, step = [lane for _, lane in zip(range(work.config.num_lanes), coming, strict=False)], 0
-    while lanes:
+    lanes: list[Lane] = []
+    step = 0
+    while True:
+        lanes += [lane for _, lane in zip(range(work.config.num_lanes - len(lanes)), coming, strict=False)]
+        if not lanes:
+            return
         draws = [mix((key + GAMMA * counter(step, TILE, k)) & MASK) for k in range(num_negatives)]
         yield lanes, np.array([draw_negative(bits, work) for bits in draws])
         step, m = step + 1, 0
@@ -106,7 +115,7 @@ def tiles_of(work: Pass, key: int) -> Iterator[tuple[list[Lane], np.ndarray]]:
             lanes[m].place += 1
             if lanes[m].place < len(lanes[m].kept):
                 m += 1
-            elif (following := next(coming, None)) is not None:
+            elif not at_once and (following := next(coming, None)) is not None:
                 lanes[m] = following
                 m += 1
             else:
@@ -115,7 +124,7 @@ def tiles_of(work: Pass, key: int) -> Iterator[tuple[list[Lane], np.ndarray]]:
 
 
 def train_tile(
-    users: Rows, items: Items, lanes: list[Lane], negatives_K: np.ndarray, work: Pass, sums: Sums | None
+    users: Rows, items: Items, lanes: list[Lane], negatives_K: np.ndarray, work: Pass, sums: Sums | None, at_once: bool
 ) -> None:
     """One token of each lane: the mean of the user and of the context, if there is one, predicts it."""
     words_M = [lane.words for lane in lanes]
@@ -125,7 +134,7 @@ def train_tile(
     if work.config.hs:
         steps_MD = learn_by_tree(items.outputs, h_MD, lanes, work)
     else:
-        steps_MD = learn_by_draws(items.outputs, h_MD, lanes, negatives_K, work, sums)
+        steps_MD = learn_by_draws(items.outputs, h_MD, lanes, negatives_K, work, sums, at_once)
     for lane, words, u_D, step_D in zip(lanes, words_M, u_MD, steps_MD, strict=True):
         for word in words if work.update_items else []:
             items.inputs.vectors[word] += rate_of(items.inputs, word, step_D, lane.alpha, work) * step_D
@@ -135,8 +144,8 @@ def train_tile(
 
 
 def learn_by_draws(
-    outputs: Rows, h_MD: np.ndarray, lanes: list[Lane], negatives_K: np.ndarray, work: Pass, sums: Sums | None
-) -> np.ndarray:
+    outputs: Rows, h_MD: np.ndarray, lanes: list[Lane], negatives_K: np.ndarray, work: Pass, sums: Sums | None, at_once: bool
+) -> np.ndarray:  # fmt: skip
     """Sampled softmax or negative sampling: moves the outputs, and returns the steps of h_MD.
 
     All are scored by the rows as they are; then the lanes' own rows move in turn, then the negatives. A negative that is the
@@ -157,8 +166,9 @@ def learn_by_draws(
     steps_MD, steps_KD = pulls_MR[:, 1:] @ v_KD, pulls_MR[:, 1:].T @ h_MD
     l2_D = np.float32(config.item_l2) * (np.arange(h_MD.shape[1]) < config.num_free)
     for m, (lane, item, pull) in enumerate(zip(lanes, own_M, pulls_MR[:, 0], strict=True)):
-        steps_MD[m] += pull * v[item]
-        gradient_D, scored_D = (pull * h_MD[m] - l2_D * row_D for row_D in (v[item], own_MD[m]))
+        now_D = own_MD[m] if at_once else v[item]
+        steps_MD[m] += pull * now_D
+        gradient_D, scored_D = (pull * h_MD[m] - l2_D * row_D for row_D in (now_D, own_MD[m]))
         move_output(outputs, item, gradient_D, scored_D, lane.alpha, work, sums)
     for item, step_D in zip(negatives_K, steps_KD, strict=True):
         move_output(outputs, item, step_D, step_D, lanes[0].alpha, work, sums)

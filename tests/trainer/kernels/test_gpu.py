@@ -111,7 +111,7 @@ def check_agreement(work: Pass, tile_users: int = 3, tolerance: float = TOLERANC
     work = dataclasses.replace(work, config=dataclasses.replace(work.config, tile_users=tile_users))
     users, items = make_rows(work)
     expected_users, expected_items = users.copy(), items.copy()
-    expected = reference.train_users(expected_users, expected_items, work)
+    expected = reference.train_users(expected_users, expected_items, work, at_once=True)
     assert train(users, items, work) == expected
     rtol = 5e-4 if tolerance == CARD_TOLERANCE else 1e-6  # of sums, which grow to 30
     for ours, theirs in ((users, expected_users), (items.outputs, expected_items.outputs)):
