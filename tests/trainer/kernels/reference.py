@@ -95,19 +95,15 @@ def train_stream(
 def tiles_of(work: Pass, key: int, at_once: bool) -> Iterator[tuple[list[Lane], np.ndarray]]:
     """Yield the tiles of a stream and their negatives. Each lane has a user; at a step, one token of it.
 
-    A lane whose user ends takes the next user with a kept token; if there is none, the last lane takes its place. On a card the
-    next users come after the others. In a tree users take turns.
+    A lane whose user ends takes the next user with a kept token; if there is none, the last lane takes its place, or on a card
+    none. In a tree users take turns.
     """
     coming = iter([
         lane for user, alpha in zip(work.order, work.alphas, strict=True) if (lane := Lane(work, int(user), alpha)).kept
     ])  # fmt: skip
     num_negatives = 0 if work.config.hs else work.config.negative
-    lanes: list[Lane] = []
-    step = 0
-    while True:
-        lanes += [lane for _, lane in zip(range(work.config.num_lanes - len(lanes)), coming, strict=False)]
-        if not lanes:
-            return
+    lanes, step = [lane for _, lane in zip(range(work.config.num_lanes), coming, strict=False)], 0
+    while lanes:
         draws = [mix((key + GAMMA * counter(step, TILE, k)) & MASK) for k in range(num_negatives)]
         yield lanes, np.array([draw_negative(bits, work) for bits in draws])
         step, m = step + 1, 0
@@ -115,9 +111,11 @@ def tiles_of(work: Pass, key: int, at_once: bool) -> Iterator[tuple[list[Lane], 
             lanes[m].place += 1
             if lanes[m].place < len(lanes[m].kept):
                 m += 1
-            elif not at_once and (following := next(coming, None)) is not None:
+            elif (following := next(coming, None)) is not None:
                 lanes[m] = following
                 m += 1
+            elif at_once:
+                lanes.pop(m)
             else:
                 lanes[m] = lanes[-1]
                 lanes.pop()
@@ -170,8 +168,9 @@ def learn_by_draws(
         steps_MD[m] += pull * now_D
         gradient_D, scored_D = (pull * h_MD[m] - l2_D * row_D for row_D in (now_D, own_MD[m]))
         move_output(outputs, item, gradient_D, scored_D, lane.alpha, work, sums)
+    alpha = max(lane.alpha for lane in lanes) if at_once else lanes[0].alpha
     for item, step_D in zip(negatives_K, steps_KD, strict=True):
-        move_output(outputs, item, step_D, step_D, lanes[0].alpha, work, sums)
+        move_output(outputs, item, step_D, step_D, alpha, work, sums)
     return steps_MD
 
 
