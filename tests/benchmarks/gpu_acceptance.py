@@ -1,7 +1,7 @@
 """Checks the GPU path on a machine with a card, in two calls of about five minutes; the most important lines come first.
 
     python3 -m tests.benchmarks.gpu_acceptance --call 1 --seconds 310
-    python3 -m tests.benchmarks.gpu_acceptance --call 2 --seconds 275 --only core,counters,suites
+    python3 -m tests.benchmarks.gpu_acceptance --call 2 --seconds 275 --only core,suites
 
 With --rehearse it runs in Triton's interpreter with tiny sizes, without a card. It needs numpy, torch and triton, and no network;
 trainings also need pyarrow and numba, comparisons pytest. What is missing is SKIPPED and named. Each step is a process with a
@@ -53,12 +53,9 @@ Calls = Mapping[str, Sequence[CardStep]]
 CALLS: Calls = {
     "1": (
         CardStep("machine", 60), CardStep("tiles", 70), CardStep("whole", 110), CardStep("speed", 70), CardStep("copies", 25),
-        CardStep("sanitized", 70), CardStep("knobs", 60),
+        CardStep("sanitized", 70),
     ),
-    "2": (
-        CardStep("tiles", 60), CardStep("knobs", 80), CardStep("core", 150), CardStep("counters", 60), CardStep("team", 50),
-        CardStep("suites", 120),
-    ),
+    "2": (CardStep("tiles", 60), CardStep("core", 150), CardStep("team", 50), CardStep("suites", 120)),
 }  # fmt: skip
 
 

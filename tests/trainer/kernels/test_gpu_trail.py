@@ -12,12 +12,11 @@ from surf2vec.trainer.kernels.signature import TRAIL_TILE_USERS, Pass
 from surf2vec.trainer.model.objectives import TrailTables
 from surf2vec.trainer.model.rows import TrailItems
 from tests.trainer.kernels import reference_trail
-from tests.trainer.kernels.test_gpu import HAS_GPU, gpu, is_interpreted
+from tests.trainer.kernels.test_gpu import HAS_GPU, gpu, in_order, is_interpreted
 from tests.trainer.kernels.test_trail import arrays, learn_cycles, make_config, make_tables
 from tests.trainer.kernels.work import make_work
 
 TOLERANCE, SHARE = (2e-3, 2e-3) if HAS_GPU else (1e-5, 1e-5)  # a card's factors have 11 bits
-in_order = pytest.mark.skipif(HAS_GPU, reason="on a GPU equal rows move in any order, and the last digits differ")
 Case = tuple[TrailItems, TrailTables, Pass]
 
 
