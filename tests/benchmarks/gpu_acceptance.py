@@ -6,8 +6,7 @@
 With --rehearse it runs in Triton's interpreter with tiny sizes, without a card. It needs numpy, torch and triton, and no network;
 trainings also need pyarrow and numba, comparisons pytest. What is missing is SKIPPED and named. Each step is a process with a
 time limit of its own, whose lines are in WORK/STEP.json as soon as they are known. After each step page.md (PASS, FAIL or SKIPPED
-a line) and all.tgz (the steps' files) are copied to $OUT. SIGTERM ends the running step and its children; what it reported until
-then is on the page. The exit code is 1 if a line failed, 143 after SIGTERM.
+a line) and all.tgz (the steps' files) are copied to $OUT. The exit code is 1 if a line failed.
 """
 
 import argparse
@@ -34,7 +33,6 @@ LEAST_SECONDS = 5
 """With less time left no step begins."""
 GRACE_SECONDS = 3
 """Between SIGTERM and SIGKILL to a step: torchrun's workers are in sessions of their own, and it must end them itself."""
-STOPPED = "the call was stopped (SIGTERM)"
 WARM_UP = (
     "from surf2vec.trainer.config import TrainConfig; from surf2vec.trainer.kernels import pick_kernel; "
     "from surf2vec.trainer.training.preparation import warm_up; warm_up(pick_kernel('cpu', TrainConfig()), TrainConfig())"
@@ -57,10 +55,6 @@ CALLS: Calls = {
     ),
     "2": (CardStep("tiles", 60), CardStep("core", 150), CardStep("team", 50), CardStep("suites", 120)),
 }  # fmt: skip
-
-
-class StoppedCallError(Exception):
-    """SIGTERM came."""
 
 
 def main(words: Sequence[str] | None = None, calls: Calls = CALLS) -> int:
@@ -119,30 +113,19 @@ def run_steps(steps: Sequence[CardStep], work: Path, rehearses: bool, ends: floa
     """Run the steps, with a page and an archive after each; returns the exit code."""
     for step in steps:
         (work / f"{step.name}.json").unlink(missing_ok=True)
-    previous = signal.signal(signal.SIGTERM, stop_call)
-    reason, why = "", ""  # why no further step begins; how the last one ended
+    reason = ""  # why no further step begins
     try:
         for step in steps:
             if not reason:
-                why = run_step(step, work, rehearses, ends - time.monotonic())
-                reason = STOPPED if why == STOPPED else find_reason(work, step, rehearses)
+                run_step(step, work, rehearses, ends - time.monotonic())
+                reason = find_reason(work, step, rehearses)
             else:
                 write_lines(work, step, line_of("the whole step", "SKIPPED", reason))
             publish(steps, work, rehearses)
             print_step(read_step(work, step))
-    except StoppedCallError:  # between two steps
-        why = STOPPED
-        publish(steps, work, rehearses)
     finally:
-        signal.signal(signal.SIGTERM, previous)
         shutil.rmtree(work / "work", ignore_errors=True)
-    failed = any(line["verdict"] == "FAIL" for step in steps for line in read_step(work, step)["lines"])
-    return 143 if STOPPED in (why, reason) else int(failed)
-
-
-def stop_call(*_: Any) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
-    raise StoppedCallError
+    return int(any(line["verdict"] == "FAIL" for step in steps for line in read_step(work, step)["lines"]))
 
 
 def find_reason(work: Path, step: CardStep, rehearses: bool) -> str:
@@ -152,11 +135,11 @@ def find_reason(work: Path, step: CardStep, rehearses: bool) -> str:
     return "no card" if has_none and not rehearses else ""
 
 
-def run_step(step: CardStep, work: Path, rehearses: bool, seconds_left: float) -> str:
-    """Run a step within its time; returns how it ended, empty if by itself. Its lines are in its file."""
+def run_step(step: CardStep, work: Path, rehearses: bool, seconds_left: float) -> None:
+    """Run a step within its time. Its lines are in its file."""
     if seconds_left < LEAST_SECONDS:
         write_lines(work, step, line_of("the whole step", "SKIPPED", "no time was left: raise --seconds"))
-        return ""
+        return
     limit = min(step.seconds * (REHEARSED_TIMES if rehearses else 1), seconds_left)
     command = [sys.executable, "-m", f"{STEPS_PACKAGE}.{step.name}", "--out", str(work / f"{step.name}.json")]
     started, log_path = time.monotonic(), work / f"{step.name}.log"
@@ -173,7 +156,6 @@ def run_step(step: CardStep, work: Path, rehearses: bool, seconds_left: float) -
         why = "it reported nothing"
     rest = [line_of("the rest of the step", "FAIL", why)] if why else []
     write_lines(work, step, *rest, seconds=time.monotonic() - started)
-    return why
 
 
 def wait_for(process: "subprocess.Popen[bytes]", seconds: float) -> str:
@@ -183,8 +165,6 @@ def wait_for(process: "subprocess.Popen[bytes]", seconds: float) -> str:
         return f"the process ended with {code}" if code else ""
     except subprocess.TimeoutExpired:
         return f"did not end within {seconds:.0f} s"
-    except StoppedCallError:
-        return STOPPED
     finally:
         for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError):
@@ -223,7 +203,7 @@ def write_lines(work: Path, step: CardStep, *lines: dict[str, Any], seconds: flo
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all: SIGTERM may come meanwhile."""
+    """Write a file whole or not at all: the call may be ended meanwhile."""
     temporary = path.with_suffix(".new")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
