@@ -1,12 +1,13 @@
 """Checks the GPU path on a machine with a card, in two calls of about five minutes; the most important lines come first.
 
     python3 -m tests.benchmarks.gpu_acceptance --call 1 --seconds 310
-    python3 -m tests.benchmarks.gpu_acceptance --call 2 --seconds 275 --only core,suites
+    python3 -m tests.benchmarks.gpu_acceptance --call 2 --seconds 275 --only core,counters,suites
 
 With --rehearse it runs in Triton's interpreter with tiny sizes, without a card. It needs numpy, torch and triton, and no network;
 trainings also need pyarrow and numba, comparisons pytest. What is missing is SKIPPED and named. Each step is a process with a
 time limit of its own, whose lines are in WORK/STEP.json as soon as they are known. After each step page.md (PASS, FAIL or SKIPPED
-a line) and all.tgz (the steps' files) are copied to $OUT. The exit code is 1 if a line failed.
+a line) and all.tgz (the steps' files) are copied to $OUT. SIGTERM ends the running step and its children; what it reported until
+then is on the page. The exit code is 1 if a line failed, 143 after SIGTERM.
 """
 
 import argparse
@@ -33,6 +34,7 @@ LEAST_SECONDS = 5
 """With less time left no step begins."""
 GRACE_SECONDS = 3
 """Between SIGTERM and SIGKILL to a step: torchrun's workers are in sessions of their own, and it must end them itself."""
+STOPPED = "the call was stopped (SIGTERM)"
 WARM_UP = (
     "from surf2vec.trainer.config import TrainConfig; from surf2vec.trainer.kernels import pick_kernel; "
     "from surf2vec.trainer.training.preparation import warm_up; warm_up(pick_kernel('cpu', TrainConfig()), TrainConfig())"
@@ -51,10 +53,17 @@ Calls = Mapping[str, Sequence[CardStep]]
 CALLS: Calls = {
     "1": (
         CardStep("machine", 60), CardStep("tiles", 70), CardStep("whole", 110), CardStep("speed", 70), CardStep("copies", 25),
-        CardStep("sanitized", 70),
+        CardStep("sanitized", 70), CardStep("knobs", 60),
     ),
-    "2": (CardStep("tiles", 60), CardStep("core", 150), CardStep("team", 50), CardStep("suites", 120)),
+    "2": (
+        CardStep("tiles", 60), CardStep("knobs", 80), CardStep("core", 150), CardStep("counters", 60), CardStep("team", 50),
+        CardStep("suites", 120),
+    ),
 }  # fmt: skip
+
+
+class StoppedCallError(Exception):
+    """SIGTERM came."""
 
 
 def main(words: Sequence[str] | None = None, calls: Calls = CALLS) -> int:
@@ -113,19 +122,30 @@ def run_steps(steps: Sequence[CardStep], work: Path, rehearses: bool, ends: floa
     """Run the steps, with a page and an archive after each; returns the exit code."""
     for step in steps:
         (work / f"{step.name}.json").unlink(missing_ok=True)
-    reason = ""  # why no further step begins
+    previous = signal.signal(signal.SIGTERM, stop_call)
+    reason, why = "", ""  # why no further step begins; how the last one ended
     try:
         for step in steps:
             if not reason:
-                run_step(step, work, rehearses, ends - time.monotonic())
-                reason = find_reason(work, step, rehearses)
+                why = run_step(step, work, rehearses, ends - time.monotonic())
+                reason = STOPPED if why == STOPPED else find_reason(work, step, rehearses)
             else:
                 write_lines(work, step, line_of("the whole step", "SKIPPED", reason))
             publish(steps, work, rehearses)
             print_step(read_step(work, step))
+    except StoppedCallError:  # between two steps
+        why = STOPPED
+        publish(steps, work, rehearses)
     finally:
+        signal.signal(signal.SIGTERM, previous)
         shutil.rmtree(work / "work", ignore_errors=True)
-    return int(any(line["verdict"] == "FAIL" for step in steps for line in read_step(work, step)["lines"]))
+    failed = any(line["verdict"] == "FAIL" for step in steps for line in read_step(work, step)["lines"])
+    return 143 if STOPPED in (why, reason) else int(failed)
+
+
+def stop_call(*_: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+    raise StoppedCallError
 
 
 def find_reason(work: Path, step: CardStep, rehearses: bool) -> str:
@@ -135,11 +155,11 @@ def find_reason(work: Path, step: CardStep, rehearses: bool) -> str:
     return "no card" if has_none and not rehearses else ""
 
 
-def run_step(step: CardStep, work: Path, rehearses: bool, seconds_left: float) -> None:
-    """Run a step within its time. Its lines are in its file."""
+def run_step(step: CardStep, work: Path, rehearses: bool, seconds_left: float) -> str:
+    """Run a step within its time; returns how it ended, empty if by itself. Its lines are in its file."""
     if seconds_left < LEAST_SECONDS:
         write_lines(work, step, line_of("the whole step", "SKIPPED", "no time was left: raise --seconds"))
-        return
+        return ""
     limit = min(step.seconds * (REHEARSED_TIMES if rehearses else 1), seconds_left)
     command = [sys.executable, "-m", f"{STEPS_PACKAGE}.{step.name}", "--out", str(work / f"{step.name}.json")]
     started, log_path = time.monotonic(), work / f"{step.name}.log"
@@ -156,6 +176,7 @@ def run_step(step: CardStep, work: Path, rehearses: bool, seconds_left: float) -
         why = "it reported nothing"
     rest = [line_of("the rest of the step", "FAIL", why)] if why else []
     write_lines(work, step, *rest, seconds=time.monotonic() - started)
+    return why
 
 
 def wait_for(process: "subprocess.Popen[bytes]", seconds: float) -> str:
@@ -165,6 +186,8 @@ def wait_for(process: "subprocess.Popen[bytes]", seconds: float) -> str:
         return f"the process ended with {code}" if code else ""
     except subprocess.TimeoutExpired:
         return f"did not end within {seconds:.0f} s"
+    except StoppedCallError:
+        return STOPPED
     finally:
         for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError):
@@ -203,7 +226,7 @@ def write_lines(work: Path, step: CardStep, *lines: dict[str, Any], seconds: flo
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all: the call may be ended meanwhile."""
+    """Write a file whole or not at all: SIGTERM may come meanwhile."""
     temporary = path.with_suffix(".new")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)

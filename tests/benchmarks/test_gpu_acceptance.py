@@ -2,16 +2,18 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.benchmarks import gpu_acceptance
-from tests.benchmarks.gpu_acceptance import CALLS, ROOT, Calls, CardStep, all_steps, select_steps
+from tests.benchmarks.gpu_acceptance import CALLS, ROOT, STOPPED, Calls, CardStep, all_steps, select_steps
 
 HEAD = """
 import os, signal, subprocess, sys, time
@@ -129,6 +131,35 @@ def test_without_a_card_or_time_steps_are_skipped(work: Path, tmp_path: Path) ->
     assert ["PASS", "fine", "begun"] in [row[:3] for row in rows_of(tmp_path / "out" / "page.md")]
     assert run(work, call_of("fine"), "--seconds", "0") == 0
     assert rows_of(tmp_path / "out" / "page.md")[0][4] == "no time was left: raise --seconds"
+
+
+def test_sigterm_ends_the_step_with_its_children(work: Path, tmp_path: Path) -> None:
+    """What the step had reported is on the page, and the others are named."""
+    (tmp_path / "modules" / "made_up_steps" / "waiting.py").write_text(
+        HEAD + "    child = subprocess.Popen(['sleep', '60'])\n"
+        f"    Path({str(tmp_path / 'child')!r}).write_text(str(child.pid))\n    time.sleep(60)\n\nsys.exit(run_step(step))\n"
+    )
+    code = (
+        "import sys\nfrom tests.benchmarks import gpu_acceptance as a\n"
+        "a.STEPS_PACKAGE, a.WARM_UP = 'made_up_steps', ''\n"
+        "steps = [a.CardStep('waiting', 60), a.CardStep('fine', 60)]\n"
+        f"sys.exit(a.main(['--call', '1', '--work', {str(work)!r}], {{'1': steps}}))"
+    )
+    modules = os.pathsep.join([str(ROOT), os.environ["PYTHONPATH"]])
+    process = subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": modules})
+    ends = time.monotonic() + 60
+    while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text():
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 143
+    command = Path("/proc", (tmp_path / "child").read_text(), "cmdline")
+    assert not command.exists() or not command.read_bytes(), "it ended, if nobody waited for it yet"
+    assert [[row[0], row[1], row[2], row[4]] for row in rows_of(tmp_path / "out" / "page.md")] == [
+        ["PASS", "waiting", "begun", ""],
+        ["FAIL", "waiting", "the rest of the step", STOPPED],
+        ["SKIPPED", "fine", "the whole step", STOPPED],
+    ]
 
 
 def test_only_takes_steps_of_any_call_in_the_order_given(work: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,6 @@
 """The kernel for NVIDIA GPUs, in Triton. A program trains a stream of users, whose rows stay in registers.
 
-It agrees with the reference of the tests, with the same draws in the same order, for PV-DBOW in tiles whose lanes move at once.
+It agrees with the reference of the tests, with the same draws in the same order, for PV-DBOW in tiles.
 `check_supported` lists the settings that need the CPU. The programs of an order run in parallel and share item rows without
 locks (Hogwild). A row is read once a token and moved by atomic adds, so no step is lost, but a step may be computed from a row
 that others moved since. Adagrad's rate comes from the sum that the atomic add returns: if a thousand programs update one fresh

@@ -9,15 +9,15 @@ import numpy as np
 from tests.benchmarks.acceptance.report import Report, run_step
 
 SHAPES: dict[str, tuple[dict[str, int], int, int]] = {
-    "64 dimensions, 16 shared by 32, as shipped": ({"vector_size": 64, "negative": 16, "tile_users": 32}, 40, 50_000),
-    "6 dimensions, 3 shared by 5": ({"vector_size": 6, "negative": 3, "tile_users": 5}, 9, 7_000),
-    "128 dimensions, 16 shared by 32": ({"vector_size": 128, "negative": 16, "tile_users": 32}, 20, 100_000),
+    "64 dimensions, 16 shared by 32, as shipped": ({"vector_size": 64, "negative": 16, "tile_users": 32}, 40, 50),
+    "6 dimensions, 3 shared by 5, seven items": ({"vector_size": 6, "negative": 3, "tile_users": 5}, 9, 7),
+    "128 dimensions, 16 shared by 32": ({"vector_size": 128, "negative": 16, "tile_users": 32}, 20, 100),
 }
-"""Settings, users and items: so many that hardly one is drawn twice in a step, or while it is a lane's."""
+"""Settings, users and items."""
 MARKS = {"tf32x3": 3e-4, "tf32": 4e-3}
 """By gpu.PRECISION: tf32x3 has the digits of float32, so that a difference is a fault; tf32 cuts factors to 11 bits."""
 APART_MARK, TRAIL_MARKS = 5e-3, {"tf32x3": 5e-3, "tf32": 5e-2}
-"""Equal rows move in the card's order."""
+"""Equal rows of the trail move in the card's order."""
 
 
 def check_programs(report: Report) -> None:
@@ -45,21 +45,18 @@ def check_programs(report: Report) -> None:
 def compare_tiles(
     settings: dict[str, Any], num_users: int, num_items: int, precision: str = "tf32"
 ) -> tuple[float, float]:
-    """Train a small log of distinct items by the GPU's tiles and by the reference. Returns the largest differences of vectors and
-    of sums.
+    """Train a small log by the GPU's tiles and by the reference. Returns the largest differences of vectors and of sums.
 
     Differences of sums are shares of 1 + the sum. Raises AssertionError if they keep other tokens.
     """
     from surf2vec.trainer.config import TrainConfig
     from tests.trainer.kernels import reference
-    from tests.trainer.kernels.test_gpu import apart, gpu, make_rows, make_work
+    from tests.trainer.kernels.test_gpu import gpu, make_rows, make_work
 
-    work = apart(
-        make_work(TrainConfig(**{"parts": "interest", "sample": 0, **settings}), num_users, num_items, recency=3)
-    )
+    work = make_work(TrainConfig(**{"parts": "interest", "sample": 0, **settings}), num_users, num_items, recency=3)
     users, items = make_rows(work)
     wanted_users, wanted_items = users.copy(), items.copy()
-    num_wanted = reference.train_users(wanted_users, wanted_items, work, at_once=True)
+    num_wanted = reference.train_users(wanted_users, wanted_items, work)
     with set_precision(gpu, precision):
         num_kept = gpu.train_users(users, items, work)
     if num_kept != num_wanted:

@@ -20,11 +20,8 @@ Sums = dict[int, np.ndarray]
 """Gradients of items that stand still, float32[D], by row."""
 
 
-def train_users(users: Rows, items: Items, work: Pass, at_once: bool = False) -> int:
-    """Train the users `work.order` once, in place; returns how many tokens were kept by subsampling.
-
-    at_once: lanes move as on a card, all by the rows before; otherwise one after the other.
-    """
+def train_users(users: Rows, items: Items, work: Pass) -> int:
+    """Train the users `work.order` once, in place; returns how many tokens were kept by subsampling."""
     if not work.update_items:  # each user alone: others have no part in its row
         return sum(train_stream(users, items, part_of(work, i, i + 1), work.epoch_key) for i in range(len(work.order)))
     num_kept, accumulate = 0, work.config.accumulate
@@ -33,7 +30,7 @@ def train_users(users: Rows, items: Items, work: Pass, at_once: bool = False) ->
         sums: Sums | None = {} if accumulate > 1 else None
         for first, last in pairwise(step.streams.tolist()):
             key = mix(int(work.hashes[step.order[first]]) ^ work.epoch_key)
-            num_kept += train_stream(users, items, part_of(step, first, last), key, sums, at_once)
+            num_kept += train_stream(users, items, part_of(step, first, last), key, sums)
         for row, gradient_D in (sums or {}).items():
             rate = rate_of(items.outputs, row, gradient_D, step.alphas[-1], work)
             items.outputs.vectors[row] += rate * gradient_D
@@ -81,22 +78,20 @@ class Lane:
         return [int(self.tokens[self.kept[j]]) for j in around if j != self.place]
 
 
-def train_stream(
-    users: Rows, items: Items, work: Pass, key: int, sums: Sums | None = None, at_once: bool = False
-) -> int:
+def train_stream(users: Rows, items: Items, work: Pass, key: int, sums: Sums | None = None) -> int:
     """Train the users of the order in tiles; returns how many tokens were trained. sums: where items' gradients go instead."""
     num_kept = 0
-    for lanes, negatives_K in tiles_of(work, key, at_once):
-        train_tile(users, items, lanes, negatives_K, work, sums, at_once)
+    for lanes, negatives_K in tiles_of(work, key):
+        train_tile(users, items, lanes, negatives_K, work, sums)
         num_kept += len(lanes)
     return num_kept
 
 
-def tiles_of(work: Pass, key: int, at_once: bool) -> Iterator[tuple[list[Lane], np.ndarray]]:
+def tiles_of(work: Pass, key: int) -> Iterator[tuple[list[Lane], np.ndarray]]:
     """Yield the tiles of a stream and their negatives. Each lane has a user; at a step, one token of it.
 
-    A lane whose user ends takes the next user with a kept token; if there is none, the last lane takes its place, or on a card
-    none. In a tree users take turns.
+    A lane whose user ends takes the next user with a kept token; if there is none, the last lane takes its place. In a tree
+    users take turns.
     """
     coming = iter([
         lane for user, alpha in zip(work.order, work.alphas, strict=True) if (lane := Lane(work, int(user), alpha)).kept
@@ -114,15 +109,13 @@ def tiles_of(work: Pass, key: int, at_once: bool) -> Iterator[tuple[list[Lane], 
             elif (following := next(coming, None)) is not None:
                 lanes[m] = following
                 m += 1
-            elif at_once:
-                lanes.pop(m)
             else:
                 lanes[m] = lanes[-1]
                 lanes.pop()
 
 
 def train_tile(
-    users: Rows, items: Items, lanes: list[Lane], negatives_K: np.ndarray, work: Pass, sums: Sums | None, at_once: bool
+    users: Rows, items: Items, lanes: list[Lane], negatives_K: np.ndarray, work: Pass, sums: Sums | None
 ) -> None:
     """One token of each lane: the mean of the user and of the context, if there is one, predicts it."""
     words_M = [lane.words for lane in lanes]
@@ -132,7 +125,7 @@ def train_tile(
     if work.config.hs:
         steps_MD = learn_by_tree(items.outputs, h_MD, lanes, work)
     else:
-        steps_MD = learn_by_draws(items.outputs, h_MD, lanes, negatives_K, work, sums, at_once)
+        steps_MD = learn_by_draws(items.outputs, h_MD, lanes, negatives_K, work, sums)
     for lane, words, u_D, step_D in zip(lanes, words_M, u_MD, steps_MD, strict=True):
         for word in words if work.update_items else []:
             items.inputs.vectors[word] += rate_of(items.inputs, word, step_D, lane.alpha, work) * step_D
@@ -142,8 +135,8 @@ def train_tile(
 
 
 def learn_by_draws(
-    outputs: Rows, h_MD: np.ndarray, lanes: list[Lane], negatives_K: np.ndarray, work: Pass, sums: Sums | None, at_once: bool
-) -> np.ndarray:  # fmt: skip
+    outputs: Rows, h_MD: np.ndarray, lanes: list[Lane], negatives_K: np.ndarray, work: Pass, sums: Sums | None
+) -> np.ndarray:
     """Sampled softmax or negative sampling: moves the outputs, and returns the steps of h_MD.
 
     All are scored by the rows as they are; then the lanes' own rows move in turn, then the negatives. A negative that is the
@@ -164,13 +157,11 @@ def learn_by_draws(
     steps_MD, steps_KD = pulls_MR[:, 1:] @ v_KD, pulls_MR[:, 1:].T @ h_MD
     l2_D = np.float32(config.item_l2) * (np.arange(h_MD.shape[1]) < config.num_free)
     for m, (lane, item, pull) in enumerate(zip(lanes, own_M, pulls_MR[:, 0], strict=True)):
-        now_D = own_MD[m] if at_once else v[item]
-        steps_MD[m] += pull * now_D
-        gradient_D, scored_D = (pull * h_MD[m] - l2_D * row_D for row_D in (now_D, own_MD[m]))
+        steps_MD[m] += pull * v[item]
+        gradient_D, scored_D = (pull * h_MD[m] - l2_D * row_D for row_D in (v[item], own_MD[m]))
         move_output(outputs, item, gradient_D, scored_D, lane.alpha, work, sums)
-    alpha = max(lane.alpha for lane in lanes) if at_once else lanes[0].alpha
     for item, step_D in zip(negatives_K, steps_KD, strict=True):
-        move_output(outputs, item, step_D, step_D, alpha, work, sums)
+        move_output(outputs, item, step_D, step_D, lanes[0].alpha, work, sums)
     return steps_MD
 
 

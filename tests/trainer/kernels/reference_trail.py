@@ -65,22 +65,17 @@ def train_trail(
             train_step(trail, looks, work, tables, key, step, at_once)
             num_targets += len(lanes)
             step += 1
-            leave(lanes, waiting, at_once)
+            leave(lanes)
     return num_targets
 
 
-def leave(lanes: list[Lane], waiting: list[Lane], at_once: bool) -> None:
-    """Go on to the next target. The last lane takes the place of one that has ended; on a card the next user does, if any."""
+def leave(lanes: list[Lane]) -> None:
+    """Go on to the next target; the last lane takes the place of one that has ended."""
     number = 0
     while number < len(lanes):
         lanes[number].next += 1
         if lanes[number].next < len(lanes[number].targets):
             number += 1
-        elif at_once and waiting:
-            lanes[number] = waiting.pop(0)
-            number += 1
-        elif at_once:
-            lanes.pop(number)
         else:
             last = lanes.pop()
             if number < len(lanes):
@@ -151,15 +146,12 @@ def train_step(
             row_D = own_MD[m] if at_once else v[one.item].copy()
             steps_MD[m] += pulls_M[m] * row_D
             v[one.item] += rate * (pulls_M[m] * one.hidden - tables.l2s[one.item] * row_D)
-    alpha = max((one.alpha for one in looks if one.pages), default=np.float32(0)) if at_once else looks[0].alpha
     for row, step_D in zip(rows_K, negative_steps_KD, strict=True):
-        v[row] += rate_of(trail.outputs, row, np.mean(step_D**2), alpha) * step_D
-    move_inputs(trail, looks, steps_MD, tables, alpha, at_once)
+        v[row] += rate_of(trail.outputs, row, np.mean(step_D**2), looks[0].alpha) * step_D
+    move_inputs(trail, looks, steps_MD, tables, at_once)
 
 
-def move_inputs(
-    trail: TrailItems, looks: list[Look], steps_MD: np.ndarray, tables: TrailTables, alpha: np.float32, at_once: bool
-) -> None:
+def move_inputs(trail: TrailItems, looks: list[Look], steps_MD: np.ndarray, tables: TrailTables, at_once: bool) -> None:
     """Move the pages that were looked at, but for the two biases, and then the weights of the lags."""
     lag_steps = np.zeros(len(trail.lags.squares), np.float32)
     moves = [(one, step_D, i) for one, step_D in zip(looks, steps_MD, strict=True) for i in range(len(one.pages))]
@@ -177,7 +169,7 @@ def move_inputs(
         rate = rate_of(trail.inputs, page, square, one.alpha)
         trail.inputs.vectors[page][:-2] += rate * (factor * free_D - tables.l2s[page] * c)
     for lag in np.flatnonzero(lag_steps):
-        rate = rate_of(trail.lags, lag, lag_steps[lag] ** 2, LAG_RATE * alpha)
+        rate = rate_of(trail.lags, lag, lag_steps[lag] ** 2, LAG_RATE * looks[0].alpha)
         trail.lags.vectors[lag] = max(LEAST_LAG, trail.lags.vectors[lag, 0] + rate * lag_steps[lag])
 
 

@@ -80,14 +80,6 @@ def make_work(
     )  # fmt: skip
 
 
-def apart(work: Pass) -> Pass:
-    """The same work with items that no two tokens have, any of which is drawn: on a card equal rows move in any order."""
-    num_items = len(work.sampling.aliases)
-    tokens = np.random.default_rng(3).permutation(num_items)[: len(work.tokens)].astype(np.int32)
-    uniform = make_sampling(np.ones(num_items, np.int64), work.config)
-    return dataclasses.replace(work, tokens=tokens, sampling=uniform)
-
-
 def make_rows(work: Pass) -> tuple[Rows, Items]:
     """Rows as in the middle of a training: Adagrad's step from a sum of zero makes much of a small gradient's last digit."""
     config, rng = work.config, np.random.default_rng(1)
@@ -119,15 +111,12 @@ def check_agreement(work: Pass, tile_users: int = 3, tolerance: float = TOLERANC
     work = dataclasses.replace(work, config=dataclasses.replace(work.config, tile_users=tile_users))
     users, items = make_rows(work)
     expected_users, expected_items = users.copy(), items.copy()
-    expected = reference.train_users(expected_users, expected_items, work, at_once=True)
+    expected = reference.train_users(expected_users, expected_items, work)
     assert train(users, items, work) == expected
     rtol = 5e-4 if tolerance == CARD_TOLERANCE else 1e-6  # of sums, which grow to 30
     for ours, theirs in ((users, expected_users), (items.outputs, expected_items.outputs)):
         np.testing.assert_allclose(ours.vectors, theirs.vectors, atol=tolerance)
         np.testing.assert_allclose(ours.squares, theirs.squares, rtol=rtol, atol=tolerance)
-
-
-in_order = pytest.mark.skipif(HAS_GPU, reason="on a GPU equal rows move in any order, and the last digits differ")
 
 
 def make_config(**settings: Any) -> TrainConfig:
@@ -137,7 +126,6 @@ def make_config(**settings: Any) -> TrainConfig:
 SGD: dict[str, Any] = {"optimizer": "sgd"}
 
 
-@in_order
 @pytest.mark.parametrize(
     ("settings", "num_items", "recency", "tile_users"),
     [
@@ -153,11 +141,6 @@ def test_it_does_what_the_reference_does(
 ) -> None:
     """Of few items: most steps have lanes with the same item, and negatives that were drawn twice. Odd sizes, too."""
     check_agreement(make_work(make_config(**settings), 9, num_items, recency=recency), tile_users)
-
-
-@pytest.mark.parametrize("settings", [{}, SGD, {"vector_size": 128, "negative": 16}])
-def test_where_no_lane_meets_another_it_does_what_the_reference_does_on_a_card_too(settings: dict[str, Any]) -> None:
-    check_agreement(apart(make_work(make_config(**settings), 12, 20_000, recency=2.0)), 8)
 
 
 def test_frozen_items_stand_still_and_users_move_as_in_the_reference() -> None:
@@ -196,7 +179,7 @@ def test_factors_of_11_bits_agree_to_the_tolerance_of_a_card(monkeypatch: pytest
     assert max(roundings) > 0
 
 
-@in_order
+@pytest.mark.skipif(HAS_GPU, reason="on a GPU streams run side by side, and the last digits differ")
 @pytest.mark.parametrize("num_users", [1, 30])
 def test_streams_of_a_few_users(num_users: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lanes that take a second user, pass over those whose tokens are all thinned out, and run empty at a stream's end."""
@@ -206,7 +189,6 @@ def test_streams_of_a_few_users(num_users: int, monkeypatch: pytest.MonkeyPatch)
     check_agreement(work, tile_users=5)
 
 
-@in_order
 def test_lists_are_longer_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """More users than one turn of the list's loop takes, each with a token or two; the first of the order has none."""
     monkeypatch.setattr(gpu, "LIST_CHUNK", 16)
@@ -225,7 +207,6 @@ def test_scores_far_out_stay_finite() -> None:
     assert all(np.isfinite(vectors).all() for vectors in (users.vectors, items.outputs.vectors))
 
 
-@in_order
 @pytest.mark.parametrize("key", [0, 2**64 - 1])
 def test_subsampling_keeps_the_same_tokens(key: int) -> None:
     """A history longer than a chunk of the pass that thins it, in which almost every item is frequent."""

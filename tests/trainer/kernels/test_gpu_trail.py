@@ -12,11 +12,12 @@ from surf2vec.trainer.kernels.signature import TRAIL_TILE_USERS, Pass
 from surf2vec.trainer.model.objectives import TrailTables
 from surf2vec.trainer.model.rows import TrailItems
 from tests.trainer.kernels import reference_trail
-from tests.trainer.kernels.test_gpu import HAS_GPU, gpu, in_order, is_interpreted
+from tests.trainer.kernels.test_gpu import HAS_GPU, gpu, is_interpreted
 from tests.trainer.kernels.test_trail import arrays, learn_cycles, make_config, make_tables
 from tests.trainer.kernels.work import make_work
 
 TOLERANCE, SHARE = (2e-3, 2e-3) if HAS_GPU else (1e-5, 1e-5)  # a card's factors have 11 bits
+in_order = pytest.mark.skipif(HAS_GPU, reason="on a GPU equal rows move in any order, and the last digits differ")
 Case = tuple[TrailItems, TrailTables, Pass]
 
 
@@ -73,7 +74,7 @@ def apart(num_users: int, length: int = 4) -> Case:
     work = dataclasses.replace(
         work, tokens=tokens, starts=starts, ends=starts + length, order=np.arange(num_users),
         hashes=np.random.default_rng(4).integers(0, 2**63, num_users).astype(np.uint64),
-        alphas=np.full(num_users, 0.1, np.float32),  # of the lanes', a card takes the highest for negatives, the CPU the first
+        alphas=np.linspace(0.1, 0.09, num_users).astype(np.float32),
     )  # fmt: skip
     trail, tables, _ = make_tables(work, num_items)
     weights = np.full(num_items, 2**32, np.uint64)  # any item is drawn
