@@ -99,9 +99,9 @@ def ingest(
                     root, folder, remote.folder, config, catalog.user_key_fingerprint, memory_bytes, threads,
                     make_batches(logs), wanted,
                 )  # fmt: skip
-                staging_all = stage_logs(staging, fan_out, BytesRead(staging.num_bytes, on_event))
-                staged = _log_frequent_users([_log_staged(batch, on_event) for batch in staging_all], on_event)
-                _check_rejects(root, staged, config, on_event)
+                progress = BytesRead(staging.num_bytes, on_event)
+                staged = [_log_staged(batch, on_event) for batch in stage_logs(staging, fan_out, progress)]
+                _check_staged(root, staged, config, on_event)
             elif not (delivery.stamps or catalog.entries):
                 raise InputError(f"nothing was ingested into {root.path}: give logs with --logs")
             before_commit()
@@ -183,8 +183,8 @@ def _log_staged(staged: Staged, on_event: OnEvent) -> Staged:
     return staged
 
 
-def _log_frequent_users(staged: list[Staged], on_event: OnEvent) -> list[Staged]:
-    """Name the users with more than a tenth of the events of logs, once for all logs; returns what was staged."""
+def _log_frequent_users(staged: list[Staged], on_event: OnEvent) -> None:
+    """Name the users with more than a tenth of the events of logs, once for all logs."""
     counts, names = Counter[str](), list[str]()
     for batch in staged:
         counts.update(dict(batch.frequent_users))
@@ -195,17 +195,18 @@ def _log_frequent_users(staged: list[Staged], on_event: OnEvent) -> list[Staged]
         users = ", ".join(f"{user} ({number:,})" for user, number in counts.most_common(MOST_FREQUENT))
         message = f"{name}: more than a tenth of the events each are of {users}: is a user one person there?"
         on_event("private", {"message": message})
-    return staged
 
 
 def _list_counts(*counts: dict[str, int]) -> str:
     return ", ".join(f"{number:,} {reason}" for reason, number in sum_counts(counts).items())
 
 
-def _check_rejects(root: Root, staged: list[Staged], config: IngestConfig, on_event: OnEvent) -> None:
-    """Log how many lines were rejected. Raise RejectedError when a source is unusable, or too many lines are; then keeps their
-    rejects in rejects/failed/.
+def _check_staged(root: Root, staged: list[Staged], config: IngestConfig, on_event: OnEvent) -> None:
+    """Log the frequent users, and how many lines were rejected.
+
+    Raises RejectedError when a source is unusable, or too many lines are; then keeps their rejects in rejects/failed/.
     """
+    _log_frequent_users(staged, on_event)
     sources = [one for batch in staged for one in zip(batch.sources, batch.entries, strict=True)]
     num_lines = sum(entry["lines"] for _, entry in sources)
     num_rejected = sum(_count_rejected(entry) for _, entry in sources)
