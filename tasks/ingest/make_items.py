@@ -8,10 +8,10 @@ import polars as pl
 import pyarrow as pa
 
 from surf2vec.tasks.ingest.visits import ASSET_PATTERN
-from surf2vec.tasks.release.url_rules import UrlRules, canonical_item, find_tokens
+from surf2vec.tasks.release.url_rules import INDEX_PAGE, UrlRules, canonical_item, find_tokens
 
 BATCH = 100_000  # URLs converted together: limits the memory of intermediate results
-# A plain URL has no character to encode, no dot segment, no index page, and no part long enough for a token.
+# A plain URL has no character to encode, no dot segment, at most one index page, and no part long enough for a token.
 _PART = "[A-Za-z0-9_~-][A-Za-z0-9_~.-]{0,30}"
 _PLAIN = rf"^https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?:/{_PART})*/?$"
 _SAME = rf"^(?:/{_PART})+/?$|^[A-Za-z0-9_]{{1,31}}$"  # paths and page ids that are items as they are
@@ -32,13 +32,14 @@ def find_pages(
     and is null if it is one. `find_shared` returns the given tokens that several users have: they are not secrets.
     """
     keys = pl.Series("key", pl.from_arrow(page_keys), pl.String)
-    is_plain = (keys.str.contains(_PLAIN) & ~keys.str.contains(_NOT_PLAIN)).fill_null(False)
+    short = keys.str.replace(INDEX_PAGE, "")
+    is_plain = (short.str.contains(_PLAIN) & ~short.str.contains(_NOT_PLAIN)).fill_null(False)
     is_item = (keys.str.contains(_SAME) & ~keys.str.contains("eyJ")).fill_null(True)
     is_other = ~is_plain & (~is_item if rules.granularity == "page" else keys.is_not_null())
     others = keys.filter(is_other)
     tokens = _find_tokens(others) if rules.mask_secrets else others[:0]
     shared = find_shared(tokens) if len(tokens) else tokens
-    plain = pl.concat([_make_plain(batch, rules) for batch in _cut(keys.filter(is_plain))])
+    plain = pl.concat([_make_plain(batch, rules) for batch in _cut(short.filter(is_plain))])
     kept = frozenset(shared)
     made = (pl.Series([canonical_item(key, rules, kept) for key in batch], dtype=pl.String) for batch in _cut(others))
     other = pl.concat(list(made))

@@ -30,7 +30,7 @@ _IS_URL = re.compile(r"(?:https?|wss?|ftp):[/\\]|[a-z][a-z0-9+.-]*://", re.IGNOR
 _PARSED = re.compile(r"([^:]+)://(?:[^/@]*@)?(\[[^\]]*\]|[^/:]*)(:[0-9]+)?(.*)")
 _ANY_HOST = "http://h"
 _ID_QUERY = re.compile(r"\?([\w.%\[\]~-]+=[^#]*)")
-_INDEX_PAGE = re.compile(r"/(?:index|default)\.(?:html?|xhtml|shtml|php\d?|aspx?|jsp|cfm|cgi|pl)\Z", re.IGNORECASE)
+INDEX_PAGE = r"(?i)/(?:index|default)\.(?:html?|xhtml|shtml|php\d?|aspx?|jsp|cfm|cgi|pl)$"
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _SAFE = "!$&'()*+,;=:@/%"  # allowed in a path without encoding, besides the unreserved
@@ -181,7 +181,7 @@ def _mask_personal(text: str) -> str:
 def _drop_index(path: str) -> str:
     """Return `path` without trailing slashes and index pages, `/` for the root."""
     while True:
-        shorter = _INDEX_PAGE.sub("", path.rstrip("/"))
+        shorter = re.sub(INDEX_PAGE, "", path.rstrip("/"))
         if shorter == path or not shorter:
             return shorter or "/"
         path = shorter
