@@ -21,12 +21,13 @@ import pyarrow as pa
 from lancedb.index import BTree, IvfSq
 from numpy.typing import NDArray
 
-from surf2vec.tasks.release.release_reader import KEYS
-from surf2vec.tasks.stores.places import Place, Side, Store, as_vectors, empty_digests, lock_folder, parse_side
+from surf2vec.tasks.release.release_reader import KEYS, decode_vectors
+from surf2vec.tasks.stores.places import Place, Side, Store, empty_digests
 
 INDEXED_ROWS = 50_000  # below, LanceDB compares with every row, in milliseconds
 REMOVED_ROWS = 5_000  # in one condition
 METRICS: dict[str, Literal["cosine", "dot"]] = {"users": "cosine", "items": "dot"}
+ALL_TABLES = 2**31 - 1
 OLD = timedelta(days=1)  # a reader may keep a table open for so long
 ERRORS = (OSError, RuntimeError)
 
@@ -36,17 +37,10 @@ class LanceStore(Store):
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self.lock = lock_folder(place)
         self.database = lancedb.connect(place.path)
 
-    def close(self) -> None:
-        self.lock.close()
-
-    def read_sides(self) -> list[Side]:
-        if self.place.log_table not in self.list_names():
-            return []
-        rows = self.database.open_table(self.place.log_table).to_arrow().to_pylist()
-        return [parse_side(row, self.place) for row in rows]
+    def read_log(self) -> list[dict[str, Any]]:
+        return self.database.open_table(self.place.log_table).to_arrow().to_pylist()
 
     def record(self, side: Side) -> None:
         others = [one for one in self.read_sides() if one.name != side.name]
@@ -85,18 +79,10 @@ class LanceStore(Store):
             return {}
         query = self._open(name, kind).search().where(condition(KEYS[kind], keys))
         rows = query.select([KEYS[kind], "vector"]).to_arrow()
-        return dict(zip(rows[KEYS[kind]].to_pylist(), as_vectors(rows), strict=True)) if len(rows) else {}
-
-    def count(self, name: str, kind: str) -> int:
-        return int(self._open(name, kind).count_rows())
+        return dict(zip(rows[KEYS[kind]].to_pylist(), decode_vectors(rows), strict=True))
 
     def list_names(self) -> set[str]:
-        page = self.database.list_tables()
-        names = set(page.tables)
-        while page.page_token:
-            page = self.database.list_tables(page_token=page.page_token)
-            names |= set(page.tables)
-        return names
+        return set(self.database.list_tables(limit=ALL_TABLES).tables)
 
     def _open(self, name: str, kind: str) -> Any:
         return self.database.open_table(self.place.table(kind, name))

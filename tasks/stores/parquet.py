@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -24,8 +25,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from surf2vec.tasks.release.release_reader import KEYS
-from surf2vec.tasks.stores.places import Place, Side, Store, as_vectors, empty_digests, lock_folder, parse_side
+from surf2vec.tasks.release.release_reader import KEYS, decode_vectors
+from surf2vec.tasks.stores.places import Place, Side, Store, empty_digests
 from surf2vec.trainer.system.files import (
     TEMPORARY_SUFFIX,
     read_json,
@@ -47,16 +48,12 @@ class ParquetStore(Store):
 
     def __init__(self, place: Place) -> None:
         self.place, self.folder = place, Path(place.path)
-        self.lock = lock_folder(place)
         self.current, self.log = self.folder / f"{place.prefix}current", f"{place.log_table}.json"
 
-    def close(self) -> None:
-        self.lock.close()
-
-    def read_sides(self) -> list[Side]:
+    def read_log(self) -> list[dict[str, Any]]:
         serves = os.readlink(self.current) if self.current.is_symlink() else ""
-        folders = [self._side(name) for name in SIDES if (self._side(name) / self.log).exists()]
-        return [parse_side(read_json(one / self.log) | {"serves": one.name == serves}, self.place) for one in folders]
+        logs = [self._side(name) / self.log for name in SIDES]
+        return [read_json(log) | {"serves": log.parent.name == serves} for log in logs if log.exists()]
 
     def list_names(self) -> set[str]:
         folders = {"": self.current} | {name: self._side(name) for name in SIDES}
@@ -65,7 +62,7 @@ class ParquetStore(Store):
             for name, path in folders.items()
             if path.exists() and not (path.is_dir() and set(path.iterdir()) <= self._find_unfinished(path))
         ]
-        return {self.place.table(kind, name) for name in taken for kind in KEYS}
+        return {self.place.table(kind, name) for name in taken for kind in KEYS} | {self.place.log_table}
 
     def record(self, side: Side) -> None:
         folder = self._side(side.name)
@@ -111,11 +108,8 @@ class ParquetStore(Store):
         for path in self._files(name, kind):
             chosen = ds.field(KEYS[kind]).isin(keys)
             rows = ds.dataset(path).to_table(columns=[KEYS[kind], "vector"], filter=chosen)
-            found |= dict(zip(rows[KEYS[kind]].to_pylist(), as_vectors(rows), strict=True)) if len(rows) else {}
+            found |= dict(zip(rows[KEYS[kind]].to_pylist(), decode_vectors(rows), strict=True))
         return found
-
-    def count(self, name: str, kind: str) -> int:
-        return sum(pq.read_metadata(path).num_rows for path in self._files(name, kind))
 
     def swap(self, side: Side) -> None:
         sync_folders(self._side(side.name))

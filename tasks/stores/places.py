@@ -9,7 +9,7 @@ items. One side serves. A push updates the other one, then readers are switched 
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -33,6 +33,7 @@ ADAPTERS = {  # scheme → module, class, package, extra
     "qdrant": ("qdrant", "QdrantStore", "qdrant_client", "qdrant"),
     "parquet": ("parquet", "ParquetStore", "pyarrow", ""),
 }
+FOLDERS = ("lancedb", "parquet")  # whose clients do not lock what they write to
 WAYS = "postgresql://USER@HOST/DB, lancedb:///PATH, qdrant://HOST:6333, qdrant:///PATH or parquet:///PATH"
 FAULTS: list[tuple[str, type[SurfError], str]] = [
     ("no password supplied", ConfigError, "needs a password: set PGPASSWORD, or write it into ~/.pgpass"),
@@ -96,11 +97,12 @@ class Store(ABC):
     """What push asks of every store. `name` is a side's, `kind` users or items. Errors of its client become SurfErrors."""
 
     place: Place
+    client: Any = None  # the connection, where there is one
     keeps_tables = True
 
     @abstractmethod
-    def read_sides(self) -> list[Side]:
-        """Return what is recorded of each side."""
+    def read_log(self) -> list[dict[str, Any]]:
+        """Return what is recorded of each side, from the table of that name, which there is."""
 
     @abstractmethod
     def list_names(self) -> set[str]:
@@ -130,16 +132,18 @@ class Store(ABC):
         """Return the vectors of these rows by key."""
 
     @abstractmethod
-    def count(self, name: str, kind: str) -> int:
-        """Return the number of rows."""
-
-    @abstractmethod
     def swap(self, side: Side) -> None:
         """Record the side and let readers see it instead of the other, in one step."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """End the connection."""
+    def read_sides(self) -> list[Side]:
+        """Return what the store holds. Raises DamageError if it is not what a push recorded."""
+        rows = self.read_log() if self.place.log_table in self.list_names() else []
+        try:
+            return [Side(**{field.name: values[field.name] for field in fields(Side)}) for values in rows]
+        except KeyError as error:
+            raise DamageError(
+                f"{self.place.log_table} in {self.place} has no {error}: no push made it, or a newer version did"
+            ) from None
 
     def begin(self, side: Side, since: Side | None) -> None:
         """Record that the side is being written, and make its tables.
@@ -201,11 +205,13 @@ def open_store(url: str) -> Iterator[Store]:
         raise ConfigError(f"{place.scheme}:// needs {package}: pip install -c constraints.txt -e '.[{extra}]'")
     adapter = import_module(f"surf2vec.tasks.stores.{module}")
     try:
-        store: Store = getattr(adapter, name)(place)
-        try:
-            yield store
-        finally:
-            store.close()
+        with lock_folder(place) if place.scheme in FOLDERS else nullcontext():
+            store: Store = getattr(adapter, name)(place)
+            try:
+                yield store
+            finally:
+                if store.client:
+                    store.client.close()
     except adapter.ERRORS as error:
         text = " ".join(str(error).split())[:500]
         if getattr(error, "status_code", None) in (401, 403):
@@ -214,35 +220,20 @@ def open_store(url: str) -> Iterator[Store]:
         raise raised(f"{place} {message.format(text)}") from None
 
 
-def parse_side(values: dict[str, Any], place: Place) -> Side:
-    """Return a side from what a store recorded. Raises DamageError if it is not what a push recorded."""
-    try:
-        return Side(**{field.name: values[field.name] for field in fields(Side)})
-    except KeyError as error:
-        raise DamageError(
-            f"{place.log_table} in {place} has no {error}: no push made it, or a newer version did"
-        ) from None
-
-
-def lock_folder(place: Place) -> ExitStack:
-    """Make the folder of a store and lock it until the result is closed. Raises UnavailableError if another push has it."""
+@contextmanager
+def lock_folder(place: Place) -> Iterator[None]:
+    """Make the folder of a store and hold its lock. Raises UnavailableError if another push has it."""
 
     def refuse(holder: str) -> None:
         raise UnavailableError(f"another push to {place} is running: run the same command again when it has ended")
 
-    folder, stack = Path(place.path), ExitStack()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(lock(folder / f".{place.log_table}.lock", on_wait=refuse))
-    except OSError as error:
-        raise ConfigError(f"cannot write to {place}: {error.strerror}") from None
-    return stack
-
-
-def as_vectors(rows: pa.Table) -> NDArray[np.float32]:
-    """Return the column `vector` as float32[n, D]."""
-    column = rows["vector"].combine_chunks()
-    return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1).astype(np.float32, copy=False)
+    with ExitStack() as held:
+        try:
+            Path(place.path).mkdir(parents=True, exist_ok=True)
+            held.enter_context(lock(Path(place.path) / f".{place.log_table}.lock", on_wait=refuse))
+        except OSError as error:
+            raise ConfigError(f"cannot write to {place}: {error.strerror}") from None
+        yield
 
 
 def empty_digests(kind: str) -> pl.DataFrame:

@@ -18,8 +18,8 @@ import psycopg2
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from surf2vec.tasks.release.release_reader import KEYS
-from surf2vec.tasks.stores.places import Place, Side, Store, as_vectors, empty_digests, parse_side
+from surf2vec.tasks.release.release_reader import KEYS, decode_vectors
+from surf2vec.tasks.stores.places import Place, Side, Store, empty_digests
 
 OPERATORS = {"users": "vector_cosine_ops", "items": "vector_ip_ops"}
 MAX_INDEXED_SIZE = 2000  # of pgvector's HNSW
@@ -37,27 +37,19 @@ class PostgresStore(Store):
         self.place = place
         options = {name: value for name, value in place.options.items() if name != "index"}
         dsn = urlsplit(place.url)._replace(query=urlencode(options, quote_via=quote)).geturl()
-        self.connection = psycopg2.connect(dsn, connect_timeout=10, application_name="surf2vec push")
+        self.client = psycopg2.connect(dsn, connect_timeout=10, application_name="surf2vec push")
         # A killed push must not hold its lock, nor a push the readers who wait behind its switch.
         settings = "set client_connection_check_interval = '1s'; set lock_timeout = '20s'"
         self._fetch(f"{settings}; select pg_advisory_lock(hashtext(%s))", (place.log_table,))
 
-    def close(self) -> None:
-        self.connection.close()
-
-    def read_sides(self) -> list[Side]:
-        if self.place.log_table not in self.list_names():
-            return []
-        with self.connection, self.connection.cursor() as cursor:
-            cursor.execute(f"select * from {self.place.log_table} order by name")
-            names = [column.name for column in cursor.description]
-            return [parse_side(dict(zip(names, row, strict=True)), self.place) for row in cursor.fetchall()]
+    def read_log(self) -> list[dict[str, Any]]:
+        return [row for (row,) in self._fetch(f"select to_jsonb(log) from {self.place.log_table} log order by name")]
 
     def list_names(self) -> set[str]:
         return {name for (name,) in self._fetch(NAMES)}
 
     def record(self, side: Side) -> None:
-        with self.connection, self.connection.cursor() as cursor:
+        with self.client, self.client.cursor() as cursor:
             columns = ", ".join(f"{name} {TYPES[type(value)]}" for name, value in asdict(side).items())
             cursor.execute(f"create table if not exists {self.place.log_table} ({columns}, primary key (name))")
             self._record(cursor, side)
@@ -66,7 +58,7 @@ class PostgresStore(Store):
         table, size = self.place.table(kind, side.name), side.vector_size
         constraint = "primary key" if kind == "users" else "not null"
         columns = f'{KEYS[kind]} text collate "C" {constraint}, vector vector({size}) not null, digest bigint not null'
-        with self.connection, self.connection.cursor() as cursor:
+        with self.client, self.client.cursor() as cursor:
             cursor.execute("create extension if not exists vector")
             cursor.execute(f"drop table if exists {table}; create table {table} ({columns})")
             if since and since.vector_size == size:
@@ -74,7 +66,7 @@ class PostgresStore(Store):
 
     def read_digests(self, name: str, kind: str) -> pl.DataFrame:
         frames = [empty_digests(kind)]
-        with self.connection, self.connection.cursor("digests") as cursor:  # named: it fetches in parts
+        with self.client, self.client.cursor("digests") as cursor:  # named: it fetches in parts
             cursor.execute(f"select {KEYS[kind]}, digest from {self.place.table(kind, name)}")
             while rows := cursor.fetchmany(FETCH_ROWS):
                 frames.append(pl.DataFrame(rows, frames[0].schema, orient="row"))
@@ -82,7 +74,7 @@ class PostgresStore(Store):
 
     def change(self, name: str, kind: str, removed: list[str], rows: Iterable[pa.Table], share: float) -> None:
         table, key = self.place.table(kind, name), KEYS[kind]
-        with self.connection, self.connection.cursor() as cursor:
+        with self.client, self.client.cursor() as cursor:
             if share > REBUILT_SHARE:
                 cursor.execute(f"drop index if exists {table}_hnsw")
             if kind == "items":
@@ -104,11 +96,8 @@ class PostgresStore(Store):
         query = f"select {KEYS[kind]}, vector::real[] from {self.place.table(kind, name)} where {KEYS[kind]} = any(%s)"
         return {key: np.array(vector, np.float32) for key, vector in self._fetch(query, (keys,))}
 
-    def count(self, name: str, kind: str) -> int:
-        return int(self._fetch(f"select count(*) from {self.place.table(kind, name)}")[0][0])
-
     def swap(self, side: Side) -> None:
-        with self.connection, self.connection.cursor() as cursor:
+        with self.client, self.client.cursor() as cursor:
             for kind, key in KEYS.items():
                 # The cast drops the size, so that a release with another one can take the view's place.
                 query = f"select {key}, vector::vector as vector from {self.place.table(kind, side.name)}"
@@ -123,14 +112,14 @@ class PostgresStore(Store):
         cursor.execute(f"insert into {self.place.log_table} ({names}) values ({marks})", values)
 
     def _fetch(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        with self.connection, self.connection.cursor() as cursor:
+        with self.client, self.client.cursor() as cursor:
             cursor.execute(query, values)
             return cursor.fetchall()
 
 
 def encode_rows(rows: pa.Table) -> bytes:
     """Return rows (key, vector, digest) in the binary format of PostgreSQL's COPY."""
-    keys, vectors = rows.column(0).to_pylist(), as_vectors(rows)
+    keys, vectors = rows.column(0).to_pylist(), decode_vectors(rows)
     size = vectors.shape[1]
     fields = [("bytes", ">i4"), ("size", ">i2"), ("unused", ">i2"), ("vector", ">f4", size)]
     fixed = np.zeros(len(keys), np.dtype([*fields, ("digest_bytes", ">i4"), ("digest", ">i8")]))

@@ -19,6 +19,7 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from surf2vec.tasks.export.vector_files import encode_rows
 from surf2vec.tasks.registry.pull import find_version, pull
 from surf2vec.tasks.registry.versions import Version
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, ReleaseFolder, open_folder
@@ -117,13 +118,14 @@ def push(
     }
     is_rewritten = whole or found["new"] + found["changed"] > REWRITE_SHARE * len(wanted["users"])
     if not whole and serving and holds(serving, target):
-        checked = check_side(store, serving, wanted)
+        checked = check_side(store, serving, served, wanted)
         changed, message = False, f"release {target.release} serves there already: nothing to do"
     else:
         if whole or not holds(sides.get(name), target):
             on_event("log", {"message": f"writing side {name} of {store.place}"})
             write_side(store, pushed, target, None if is_rewritten else serving, wanted, on_event)
-        checked = check_side(store, target, wanted)
+        written = {kind: store.read_digests(target.name, kind) for kind in KEYS}
+        checked = check_side(store, target, written, wanted)
         store.swap(replace(target, is_complete=True, serves=True))
         changed, message = True, f"release {target.release} serves there now"
     num_forgotten = remove_forgotten(store, forgotten)
@@ -145,23 +147,19 @@ def push(
 def roll_back(store: Store, on_event: OnEvent = ignore_event) -> dict[str, Any]:
     """Switch readers back to the previous release. Repeating the call changes nothing. Raises InputError if there is none."""
     started = time.monotonic()
-    sides = store.read_sides()
-    serving = next((side for side in sides if side.serves), None)
-    former = next((side for side in sides if not side.serves), None)
+    sides = {side.serves: side for side in store.read_sides()}
+    serving, former = sides.get(True), sides.get(False)
     if serving is None:
         raise InputError(f"nothing was pushed to {store.place} yet: there is nothing to roll back")
-    is_back = former is not None and former.number > serving.number and former.is_complete
+    if former is None or not former.is_complete:
+        interrupted = "an interrupted push was writing over it: run the same push to finish it"
+        reason = interrupted if former else "only one was pushed"
+        raise InputError(f"{store.place} has no release before {serving.release}: {reason}")
+    is_back = former.number > serving.number
     if not is_back:
-        if former is None or not former.is_complete:
-            reason = (
-                "an interrupted push was writing over it: run the same push to finish it"
-                if former
-                else "only one was pushed"
-            )
-            raise InputError(f"{store.place} has no release before {serving.release}: {reason}")
         store.swap(replace(former, serves=True))
         on_event("log", {"message": f"{store.place}: release {former.release} serves there"})
-    shown = serving if is_back or former is None else former
+    shown = serving if is_back else former
     return {
         "store": str(store.place),
         "release": shown.release,
@@ -208,15 +206,13 @@ def write_side(
         store.change(target.name, kind, [*found["changed"], *found["gone"]], rows, share)
 
 
-def check_side(store: Store, side: Side, wanted: dict[str, pl.DataFrame]) -> int:
-    """Return how many random rows of a side were compared with the release. Raises DamageError if rows or counts differ."""
+def check_side(store: Store, side: Side, held: dict[str, pl.DataFrame], wanted: dict[str, pl.DataFrame]) -> int:
+    """Return how many random rows of a side were compared with the release. Raises DamageError if rows or digests differ."""
     checked, way_out = 0, "nothing was switched; `surf2vec push STORE --whole` writes every row"
     for kind, key in KEYS.items():
-        place, num_rows = f"{store.place.table(kind, side.name)} of {store.place}", store.count(side.name, kind)
-        if num_rows != len(wanted[kind]):
-            raise DamageError(
-                f"{place} has {num_rows:,} rows, release {side.release} has {len(wanted[kind]):,}: {way_out}"
-            )
+        place = f"{store.place.table(kind, side.name)} of {store.place}"
+        if num_differing := sum(map(len, compare(held[kind], wanted[kind], key).values())):
+            raise DamageError(f"{place} has {num_differing:,} rows that differ from release {side.release}: {way_out}")
         sample = wanted[kind].sample(min(CHECKED_ROWS, len(wanted[kind])))
         vectors = store.read_vectors(side.name, kind, sample[key].to_list())
         found = {name: digest_vectors(vector[None])[0] for name, vector in vectors.items()}
@@ -243,8 +239,8 @@ def remove_forgotten(store: Store, forgotten: Tombstones) -> int:
 
 def make_rows(kind: str, keys: pa.Array, vectors: NDArray[np.float32]) -> pa.Table:
     """Return rows as a table: key, vector, digest."""
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
-    return pa.table({KEYS[kind]: keys.cast(pa.string()), "vector": lists, "digest": pa.array(digest_vectors(vectors))})
+    rows = encode_rows(pa.table({KEYS[kind]: keys.cast(pa.string())}), vectors, "float32")
+    return rows.append_column("digest", pa.array(digest_vectors(vectors)))
 
 
 def digest_vectors(vectors: NDArray[np.float32]) -> NDArray[np.int64]:

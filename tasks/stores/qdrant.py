@@ -10,7 +10,7 @@ A point's id is the UUID (version 5, namespace URL) of the user id or url. An AP
 import os
 import warnings
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, uuid5
@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from qdrant_client import QdrantClient, models
 from qdrant_client.http.exceptions import ApiException
 
-from surf2vec.tasks.release.release_reader import KEYS
-from surf2vec.tasks.stores.places import Place, Side, Store, as_vectors, empty_digests, parse_side
+from surf2vec.tasks.release.release_reader import KEYS, decode_vectors
+from surf2vec.tasks.stores.places import Place, Side, Store, empty_digests
 from surf2vec.trainer.errors import ConfigError
 
 WRITTEN_ROWS, READ_ROWS = 500, 5_000
@@ -52,16 +52,11 @@ class QdrantStore(Store):
         else:
             self.client = QdrantClient(path=place.path)
 
-    def close(self) -> None:
-        self.client.close()
-
-    def read_sides(self) -> list[Side]:
-        if self.place.log_table not in self.list_names():
-            return []
+    def read_log(self) -> list[dict[str, Any]]:
         serves = self._aliases().get(self.place.table("users"), "")
         points, _ = self.client.scroll(self.place.log_table, with_payload=True)
-        sides = [parse_side(point.payload or {}, self.place) for point in points]
-        return [replace(side, serves=serves == self.place.table("users", side.name)) for side in sides]
+        sides = [point.payload or {} for point in points]
+        return [side | {"serves": serves == self.place.table("users", side.get("name", ""))} for side in sides]
 
     def list_names(self) -> set[str]:
         return {one.name for one in self.client.get_collections().collections} | self._aliases().keys()
@@ -94,15 +89,12 @@ class QdrantStore(Store):
         for part in (one.slice(start, WRITTEN_ROWS) for one in rows for start in range(0, len(one), WRITTEN_ROWS)):
             payloads = part.select([key, "digest"]).to_pylist()
             ids = [point_id(payload[key]) for payload in payloads]
-            self.client.upsert(table, models.Batch(ids=ids, vectors=as_vectors(part).tolist(), payloads=payloads))
+            self.client.upsert(table, models.Batch(ids=ids, vectors=decode_vectors(part).tolist(), payloads=payloads))
 
     def read_vectors(self, name: str, kind: str, keys: list[str]) -> dict[str, NDArray[np.float32]]:
         ids = list(map(point_id, keys))
         points = self.client.retrieve(self.place.table(kind, name), ids, with_vectors=True)
         return {(point.payload or {})[KEYS[kind]]: np.array(point.vector, np.float32) for point in points}
-
-    def count(self, name: str, kind: str) -> int:
-        return self.client.count(self.place.table(kind, name), exact=True).count
 
     def swap(self, side: Side) -> None:
         self.record(side)

@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -12,7 +13,7 @@ import pytest
 
 from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.root.run import Root
-from surf2vec.tasks.stores.places import open_store
+from surf2vec.tasks.stores.places import Store, open_store
 from surf2vec.tasks.stores.push import compare, make_rows, open_pushed, roll_back
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.events import ignore_event
@@ -110,9 +111,15 @@ def test_a_row_that_was_altered_in_the_store_is_found_and_mended(url: str, tmp_p
 def test_a_row_too_few_is_found_before_the_switch(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     push_to(url, write_release(tmp_path / "r1", "r1"))
     with open_store(url) as store:
-        count = type(store).count
-        monkeypatch.setattr(type(store), "count", lambda *arguments: count(*arguments) - 1)
-    with pytest.raises(DamageError, match="has 120 rows, release r2 has 121: nothing was switched"):
+        change = type(store).change
+
+    def lose_a_row(self: Store, name: str, kind: str, *arguments: Any) -> None:
+        change(self, name, kind, *arguments)
+        if kind == "users":
+            change(self, name, kind, ["user-003"], [], 0.0)
+
+    monkeypatch.setattr(type(store), "change", lose_a_row)
+    with pytest.raises(DamageError, match="has 1 rows that differ from release r2: nothing was switched"):
         push_to(url, write_release(tmp_path / "r2", "r2", SECOND, number=2))
     assert read_served(url) == as_lists(USERS)
 
