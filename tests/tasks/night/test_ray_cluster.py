@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -32,8 +33,12 @@ needs_ray = pytest.mark.skipif(not Path(RAY).exists(), reason="Ray is not instal
 
 @pytest.fixture
 def logs(data_dir: Path, tmp_path: Path) -> Path:
-    """The first days of people walking through Wikipedia, a real log, in four files; some of what comes next lies beside."""
+    """The first days of people walking through Wikipedia, a real log, in four files, each too large to be staged with others;
+    some of what comes next lies beside.
+    """
     log = pl.read_parquet(data_dir / "wikispeedia_unfinished.parquet").sort("ts").head(13_000)
+    draw = random.Random(1)
+    log = log.with_columns(pl.Series("note", [draw.randbytes(500).hex() for _ in range(len(log))]))
     (tmp_path / "logs").mkdir()
     for number in range(4):
         log[number:12_000:4].write_parquet(tmp_path / "logs" / f"{number}.parquet")
