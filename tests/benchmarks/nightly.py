@@ -25,7 +25,7 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
-from surf2vec.tasks.evaluation.evaluate import join_questions, questions, rank_held_out
+from surf2vec.tasks.evaluation.evaluate import join_sides, questions, rank_held_out
 from surf2vec.tasks.evaluation.scores import score_of
 from surf2vec.tasks.gate.rules import Rule, compare, hits
 from surf2vec.tasks.root.run import Root
@@ -162,8 +162,8 @@ def run_night(root: Root, logs: Path, case: Case) -> dict[str, Any]:
 def rank(corpus: Corpus, generation: Generation) -> NDArray[np.float64]:
     """The rank of each held-out item, float64[m], in the order of micro-partitions and rows."""
     scores = score_of(generation, corpus.count_training_tokens())
-    asked = join_questions(questions(corpus, BothParts(generation, corpus)))
-    return np.concatenate([rank_held_out(one, scores).ranks for one in asked])
+    asked = join_sides(zip(questions(corpus, BothParts(generation, corpus)), strict=True))
+    return np.concatenate([rank_held_out(one, scores).ranks for (one,) in asked])
 
 
 if __name__ == "__main__":

@@ -200,8 +200,7 @@ def read_push(world: Path) -> Any:
     with open_store(f"parquet://{world}/serving") as store:
         (side,) = (one for one in store.read_sides() if one.serves)
         rows = {kind: sorted(store.read_digests(side.name, kind).rows()) for kind in KEYS}
-        counts = {kind: store.count(side.name, kind) for kind in rows}
-    return side.release, current.name, rows, counts
+    return side.release, current.name, rows
 
 
 def list_corpora(world: Path) -> Any:
