@@ -85,15 +85,15 @@ def show_memory(format: Format, few: Run, all_users: Run) -> dict[str, Any]:
 
 def compare_small(folder: Path, lines: int) -> list[dict[str, Any]]:
     """The CPU seconds of an ingest of SMALL_LOGS logs of so many lines each, beside the same lines in a hundredth of them."""
-    seconds = {}
+    seconds, users = {}, SMALL_LOGS * lines // 50
     for num_logs in (SMALL_LOGS, SMALL_LOGS // 100):
         logs, each = folder / f"{num_logs}", SMALL_LOGS * lines // num_logs
         logs.mkdir()
         for number in range(num_logs):
             draw = random.Random(number)
-            rows = (f"user{draw.randrange(500)},/item/{draw.randrange(500)},{1_700_000_000 + n}\n" for n in range(each))
+            rows = (f"user{draw.randrange(users)},/item/{draw.randrange(500)},{1_700_000_000 + n}\n" for n in range(each))
             (logs / f"{number}.csv").write_text("user_id,url,ts\n" + "".join(rows))
-        seconds[num_logs] = min(run_side("ours", logs, folder, 20_000).cpu_seconds for _ in range(REPEATS))
+        seconds[num_logs] = min(run_side("ours", logs, folder, users).cpu_seconds for _ in range(REPEATS))
         shutil.rmtree(logs)
     many, few = seconds.values()
     ratio, mark = many / few, f"<= {MOST_SMALL_RATIO:g} x the same lines in few"
