@@ -8,7 +8,7 @@ from surf2vec.tasks.ingest.sources import SourceFile
 from surf2vec.trainer.system.files import digest_json
 
 SMALL_LOG_BYTES, BATCH_BYTES, BATCH_LOGS = 1_000_000, 16_000_000, 4_000
-_PLACE_BITS = 21  # small logs have fewer lines than 2**21
+_PLACE_BITS = 41  # a small file has fewer lines than 2**41, though it may be compressed
 Log = tuple[LogFile, SourceFile]
 
 

@@ -117,6 +117,16 @@ def test_an_open_quote_ends_with_its_log(tmp_path: Path) -> None:
     assert read_rejects(tmp_path / "root") == [("1.csv", 3, "unterminated quote")]
 
 
+def test_a_small_file_may_have_very_many_lines(tmp_path: Path) -> None:
+    for number in range(2):
+        blank = "\n" * 2_200_000
+        write_log(tmp_path / f"{number}.csv.gz", f"u{number},/a,{FIRST}{blank}", f"u{number},/b,{FIRST}")
+    take_in(tmp_path / "root", tmp_path / "*.csv.gz")
+    found = [(f"u{number}", url, line) for number in range(2) for url, line in (("/a", 2), ("/b", 2_200_003))]
+    assert read_events(tmp_path / "root", "user_id, url, line") == found
+    assert len(events_files(tmp_path / "root")) == 1
+
+
 def test_large_logs_are_alone_and_batches_have_an_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(batches, "BATCH_LOGS", 3)
     csv, jsonl = (
