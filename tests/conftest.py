@@ -51,6 +51,14 @@ def only_synced_files_count(monkeypatch: pytest.MonkeyPatch) -> None:
     watch_commits(monkeypatch)
 
 
+@pytest.fixture
+def large_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each log is a batch of its own, and divided, however small it is."""
+    from surf2vec.tasks.ingest import batches
+
+    monkeypatch.setattr(batches, "SMALL_LOG_BYTES", 0)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def copied_databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """MLflow makes the tables of a database once, which takes seconds; the databases of other tests are copies."""

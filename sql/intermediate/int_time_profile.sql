@@ -3,7 +3,8 @@
 --         ninety-eighth percentile. The same percentiles of times in calendars, in microseconds since 1970-01-01 in UTC.
 -- grain:  place (of a log that has times in these lines)
 -- reads:  stg_lines
--- params: $stride, $place_bits (a line of the log at a place has the number place << $place_bits | its number there), $oldest, $latest (of digits that are taken as a date)
+-- params: $stride, $place_bits (a line of the log at a place has the number place << $place_bits | its number there), $oldest,
+--         $latest (of digits that are taken as a date)
 with sampled_lines as materialized (
     select
         line >> $place_bits as place,

@@ -1,5 +1,5 @@
--- parquet_fields: the source_fields of Parquet logs with the same columns. Untyped bytes are read as UTF-8. Missing columns are given as
---         surf2vec_absent.
+-- parquet_fields: the source_fields of Parquet logs with the same columns. Untyped bytes are read as UTF-8. Missing columns are
+--         given as surf2vec_absent.
 -- grain:  line (place of the file << $place_bits | its row, 1-based)
 -- reads:  the files
 -- params: $paths, $place_bits, $user_column, $url_column, $time_column, $method_column, $status_column, $agent_column, $site_column,

@@ -35,10 +35,10 @@ def write_events(path: Path, rows: pa.RecordBatchReader) -> None:
         write_row_groups(writer, rows, ROW_GROUP_ROWS)
 
 
-def filter_events(path: Path, target: Path, keep: Callable[[pa.RecordBatch], Any]) -> None:
-    """Write the events of a file for which `keep` is true (bool[n] of a batch) to another file."""
+def filter_events(path: Path, target: Path, column: str, keep: Callable[[pa.Array], Any]) -> None:
+    """Write the events of a file for which `keep` is true (bool[n] of values of the column) to another file."""
     with pq.ParquetFile(path) as file:
-        kept = (rows.cast(EVENTS_SCHEMA).filter(pa.array(keep(rows))) for rows in file.iter_batches(BATCH_ROWS))
+        kept = (rows.cast(EVENTS_SCHEMA).filter(pa.array(keep(rows[column]))) for rows in file.iter_batches(BATCH_ROWS))
         write_events(target, pa.RecordBatchReader.from_batches(EVENTS_SCHEMA, kept))
 
 

@@ -77,7 +77,7 @@ def _erase_file(root: Root, catalog: Catalog, name: str, entries: list[dict[str,
     new_name = free_name(name, catalog.files)
     if num_left := catalog.files[name]["rows"] - erased.total():
         with replace_file(root.path / new_name) as staged:
-            filter_events(path, staged, lambda rows: ~wanted.find(rows["user_id"]))
+            filter_events(path, staged, "user_id", lambda ids: ~wanted.find(ids))
         catalog.files[new_name] = {"rows": num_left} | describe_file(root.path / new_name)
     day = day_of(name)
     for entry in entries:

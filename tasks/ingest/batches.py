@@ -1,7 +1,8 @@
 """Puts small logs that are read alike into batches. A batch is staged at once, as each step and file has a cost of its own."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from surf2vec.tasks.ingest.formats import LogFile
 from surf2vec.tasks.ingest.sources import SourceFile
@@ -53,7 +54,7 @@ def make_batches(logs: Iterable[Log]) -> tuple[Batch, ...]:
     growing: dict[str, tuple[list[Log], int]] = {}  # how logs are read → their last batch, and its bytes
     for log, source in logs:
         is_alone = source.bytes > SMALL_LOG_BYTES or log.has_lists or (log.is_nested and log.format == "parquet")
-        how = source.name if is_alone else log.reading
+        how = source.name if is_alone else repr(replace(log, path=Path()))  # all but the path
         batch, num_bytes = growing.get(how, ([], BATCH_BYTES))
         if num_bytes + source.bytes > BATCH_BYTES or len(batch) == BATCH_LOGS:
             batch, num_bytes = [], 0

@@ -87,8 +87,7 @@ class BlockReader:
         small, held = list[bytes](), list[Numbers]()
         for place, (log, _) in enumerate(self.batch.logs):
             for first_line, data in self._read(log):
-                end = first_line + (data.count(b"\n") or 1)
-                numbers = np.arange(first_line, end) + (place << self.batch.place_bits)
+                numbers = first_line + np.arange(data.count(b"\n") or 1) + (place << self.batch.place_bits)
                 if not data or len(data) >= JOINED_BYTES or log.shape.is_w3c or (self.is_delimited and b'"' in data):
                     yield log, data, numbers
                     continue

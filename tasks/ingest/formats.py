@@ -32,7 +32,7 @@ _EXTENSIONS = {
     ".parquet": "parquet", ".pq": "parquet",
 }  # fmt: skip
 _COMPRESSED = (".gz", ".gzip", ".zst", ".zstd", ".bz2", ".xz", ".zip")
-_SHAPE, _ANY_PATH = Shape(), Path()
+_SHAPE = Shape()
 
 
 class EmptyLogError(InputError):
@@ -92,11 +92,6 @@ class LogFile:
         elif self.is_access_log:
             robots = "; robots cannot be recognised, as no field has the user agent (ingest.columns.agent names one)"
         return f"{title}{describe_fields(self.layout, self.columns)}{robots}"
-
-    @property
-    def reading(self) -> str:
-        """All that says how the log is read, as text: logs with the same are read alike."""
-        return repr(replace(self, path=_ANY_PATH))
 
     def describe(self) -> str:
         return self.format if self.compression == "none" else f"{self.format} {self.compression}"
@@ -238,13 +233,8 @@ def _recognise_parquet(path: Path, config: IngestConfig) -> LogFile:
         raise InputError(f"{path} is cut short or damaged Parquet ({reason}): deliver it again") from None
     flat = [name for name in schema.names if name not in nested]
     records.insert(0, {field.name: make_example(field.type) for field in schema if field.name in nested})
-    log = _choose_fields(
-        LogFile(path, "parquet", types=str(schema.types)),
-        flat,
-        records,
-        config,
-        lambda name: [find(record, name) for record in read_head(None)],
-    )
+    log = LogFile(path, "parquet", types=str(schema.types))
+    log = _choose_fields(log, flat, records, config, lambda name: [find(record, name) for record in read_head(None)])
     if not num_rows:
         raise EmptyLogError(f"{path} is empty (0 rows): leave it out of --logs, or deliver it whole")
     return log

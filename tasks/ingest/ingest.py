@@ -209,7 +209,7 @@ def _check_staged(root: Root, staged: list[Staged], config: IngestConfig, on_eve
     _log_frequent_users(staged, on_event)
     sources = [one for batch in staged for one in zip(batch.sources, batch.entries, strict=True)]
     num_lines = sum(entry["lines"] for _, entry in sources)
-    num_rejected = sum(_count_rejected(entry) for _, entry in sources)
+    num_rejected = sum(sum(entry["rejected"].values()) for _, entry in sources)
     reasons = _list_counts(*(entry["rejected"] for _, entry in sources))
     bad_times = next((batch.bad_times for batch in staged if batch.bad_times), ())
     times = f"; {explain_bad_times(bad_times, config.time_format)}" if bad_times else ""
@@ -232,7 +232,7 @@ def _check_staged(root: Root, staged: list[Staged], config: IngestConfig, on_eve
             "what was there before is untouched"
         )
     elif num_rejected > config.max_reject_ratio * num_lines:
-        worst, _ = max(sources, key=lambda one: _count_rejected(one[1]))
+        worst, _ = max(sources, key=lambda one: sum(one[1]["rejected"].values()))
         message = (
             f"{num_rejected:,} of {num_lines:,} new lines ({num_rejected / num_lines:.2%}) are unusable, more than "
             f"ingest.max_reject_ratio allows ({config.max_reject_ratio:.2%}): {reasons}; most in {worst.name}"
@@ -249,10 +249,6 @@ def _check_staged(root: Root, staged: list[Staged], config: IngestConfig, on_eve
         f"{message}{times}.{LISTED.format(folder)} Fix the logs or the settings, or raise ingest.max_reject_ratio; what was "
         "there before is untouched"
     )
-
-
-def _count_rejected(entry: dict[str, Any]) -> int:
-    return sum(entry["rejected"].values())
 
 
 def _commit(root: Root, folder: Path, catalog: Catalog, delivery: Delivery, staged: list[Staged]) -> None:
@@ -301,16 +297,12 @@ def _drop_events(root: Root, folder: Path, catalog: Catalog) -> dict[Path, Path]
         new_name = free_name(name, catalog.files)
         new = folder / "kept" / new_name
         new.parent.mkdir(parents=True, exist_ok=True)
-        filter_events(verify_once(path, about, way_out), new, partial(_has_source, staying))
+        filter_events(verify_once(path, about, way_out), new, "source", partial(pc.is_in, value_set=staying))
         catalog.files[new_name] = {"rows": num_rows} | describe_file(new)
         for entry in sharers[name]:
             entry["files"][entry["files"].index(name)] = new_name
         targets[new] = root.path / new_name
     return targets
-
-
-def _has_source(sources: pa.Array, events: pa.RecordBatch) -> pa.Array:
-    return pc.is_in(events["source"], sources)
 
 
 def free_name(name: str, in_use: Collection[str]) -> str:

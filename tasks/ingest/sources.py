@@ -39,11 +39,6 @@ class SourceFile:
     def source_id(self) -> str:
         return self.sha256[:16]
 
-    @property
-    def number(self) -> int:
-        """The column "source" of its events."""
-        return number_source(self.sha256)
-
 
 def number_source(sha256: str) -> int:
     """Return the column "source" of the events of a source."""

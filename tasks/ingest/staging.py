@@ -30,7 +30,7 @@ from surf2vec.tasks.ingest.deliveries import read_by, rules_of
 from surf2vec.tasks.ingest.make_events import MAX_USER_BYTES, SourceRules, make_events
 from surf2vec.tasks.ingest.records import LIST_BITS
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
-from surf2vec.tasks.ingest.sources import SourceFile, day_of
+from surf2vec.tasks.ingest.sources import SourceFile, number_source
 from surf2vec.tasks.ingest.times import TimeScale, recognise_times
 from surf2vec.tasks.ingest.visits import ASSET_PATTERN, CRAWLER_PATTERN
 from surf2vec.tasks.release.url_rules import MAX_URL_BYTES, UrlRules, canonical_item
@@ -158,25 +158,27 @@ class Stager:
         parts = range(0, size["num_lines"], _choose_part_lines(self.part_bytes, **size))
         sorted_parts, has_frequent = self._write_parts(batch, scales[0], parts)
         bad_times = tuple(row["time"] for row in fetch_rows(con, "intermediate/int_bad_times", {"most": BAD_TIMES}))
-        files, about, rows = {}, {}, {}
+        entries = self._describe_sources(batch, scales[0])
+        con.execute("drop table stg_lines")  # frees memory for the merges
+        files, about = {}, {}
         for number, paths in sorted(sorted_parts.items()):
             day = (date(1970, 1, 1) + timedelta(days=number)).isoformat() if scales[0].is_dated else "undated"
             name = f"events/day={day}/{batch.batch_id}.parquet"
             files[name] = self._merge_parts(name, paths)
-            events = con.read_parquet(glob.escape(str(files[name])), hive_partitioning=False)
-            rows[name] = dict(_count(events, "source"))
-            about[name] = {"rows": sum(rows[name].values())} | describe_file(files[name])
-        num_events = sum(file["rows"] for file in about.values())
-        frequent = self._find_frequent_users(files, num_events) if has_frequent else ()
-        entries = self._describe_sources(batch, scales[0], rows)
+            rows = dict(_count(con.read_parquet(glob.escape(str(files[name])), hive_partitioning=False), "source"))
+            about[name] = {"rows": sum(rows.values())} | describe_file(files[name])
+            for entry in entries:
+                if num_events := rows.get(number_source(entry["sha256"])):
+                    entry["events"] += num_events
+                    entry["days"][day] = num_events
+                    entry["files"].append(name)
+        frequent = self._find_frequent_users(files, sum(entry["events"] for entry in entries)) if has_frequent else ()
         rejects = self._write_rejects(batch, [bool(entry["rejected"]) for entry in entries])
-        con.execute("drop table stg_lines; drop table int_refused_lines")
+        con.execute("drop table int_refused_lines")
         return [Staged(sources, entries, files, about, rejects, bad_times, frequent)]
 
-    def _describe_sources(
-        self, batch: Batch, scale: TimeScale, rows: Mapping[str, Mapping[int, int]]
-    ) -> tuple[dict[str, Any], ...]:
-        """Return the entry of each source in sources.json. rows: file → number of a source → its events in the file."""
+    def _describe_sources(self, batch: Batch, scale: TimeScale) -> tuple[dict[str, Any], ...]:
+        """Return the entry of each source in sources.json, as if it had no events."""
         place_of = f"line >> {batch.place_bits}"
         num_lines = dict(_count(self.con.table("stg_lines"), place_of))
         verdicts: dict[int, dict[str, int]] = {}
@@ -185,7 +187,6 @@ class Stager:
         hints = self._find_query_hints()
         entries = []
         for place, source in enumerate(batch.sources):
-            own = {name: numbers[source.number] for name, numbers in rows.items() if source.number in numbers}
             counts = verdicts.get(place, {})
             entry = {
                 "sha256": source.sha256,
@@ -195,12 +196,12 @@ class Stager:
                 "read_by": read_by(self.staging.config),
                 "time": scale.description,
                 "lines": num_lines.get(place, 0),
-                "events": sum(own.values()),
+                "events": 0,
                 "left_out": {verdict: number for verdict, number in counts.items() if verdict in LEFT_OUT},
                 "rejected": {verdict: number for verdict, number in counts.items() if verdict not in LEFT_OUT},
                 "many_queries": [] if place else hints,
-                "days": {day_of(name): number for name, number in own.items()},
-                "files": list(own),
+                "days": {},
+                "files": [],
             }
             entries.append(entry)
         return tuple(entries)
@@ -261,8 +262,8 @@ class Stager:
         """
         params = scale.params | {"latest": self.staging.now + timedelta(days=1), "place_bits": batch.place_bits}
         rules = SourceRules(
-            [source.number for source in batch.sources], batch.place_bits, self._url_rules, batch.log.is_access_log,
-            scale.is_dated, self.staging.partitions, self.user_key, self.forgotten,
+            [number_source(source.sha256) for source in batch.sources], batch.place_bits, self._url_rules,
+            batch.log.is_access_log, scale.is_dated, self.staging.partitions, self.user_key, self.forgotten,
         )  # fmt: skip
         paths: dict[int, list[Path]] = {}
         has_frequent = False

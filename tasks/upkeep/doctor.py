@@ -89,6 +89,9 @@ def _examine_events(root: Root) -> Iterator[Diagnosis]:
                 yield replace(one, message=f"{one.message}; {fix}")
             if sum(entry["days"][day_of(name)] for entry in entries) != catalog.files[name]["rows"]:
                 yield damage(place, f"{name}: its rows and the events of {name_logs(entries)} differ; {way_out}")
+    for entry in catalog.entries.values():
+        if len(entry["files"]) != len(entry["days"]) or sum(entry["days"].values()) != entry["events"]:
+            yield damage(place, f"{entry['name']}: events, days and files differ; {way_out}")
     yield Diagnosis("ok", str(root.events), f"{len(catalog.entries)} sources in {len(sharers)} files")
     named = {root.path / name for name, _ in sharers}
     yield from _warn(set(root.events.rglob("*.parquet")) - named, "events files that no source names")

@@ -13,7 +13,6 @@ from surf2vec.tasks.config import EvaluateConfig, ExportConfig, IngestConfig
 from surf2vec.tasks.corpus.build import build_corpus
 from surf2vec.tasks.corpus.window import Base, CorpusRequest
 from surf2vec.tasks.export.export import Export, export_vectors
-from surf2vec.tasks.ingest import batches
 from surf2vec.tasks.ingest.ingest import ingest
 from surf2vec.tasks.ingest.stage_logs import stage_part
 from surf2vec.tasks.ingest.staging import Staging
@@ -38,10 +37,7 @@ MEMORY_BYTES = 500_000_000
 CONFIG = IngestConfig(min_item_events=1, min_item_users=1)
 
 
-@pytest.fixture(autouse=True)
-def _logs_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is a batch of its own, which are divided."""
-    monkeypatch.setattr(batches, "SMALL_LOG_BYTES", 0)
+pytestmark = pytest.mark.usefixtures("large_logs")
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.ingest import batches
 from surf2vec.tasks.ingest.batches import make_batches
-from surf2vec.tasks.ingest.formats import LogFile, recognise
+from surf2vec.tasks.ingest.formats import recognise
 from surf2vec.tasks.ingest.sources import SourceFile
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.system.files import read_json
@@ -107,12 +107,8 @@ def test_a_damaged_file_is_repaired_by_all_logs_that_share_it(tmp_path: Path) ->
 
 def test_an_open_quote_ends_with_its_log(tmp_path: Path) -> None:
     for number in range(3):
-        write_log(
-            tmp_path / f"{number}.csv",
-            f'u{number},a"b,{FIRST}',
-            f'u{number},"/open,{FIRST}' if number == 1 else "",
-            'u,"/x",1',
-        )
+        opened = f'u{number},"/open,{FIRST}' if number == 1 else ""
+        write_log(tmp_path / f"{number}.csv", f'u{number},a"b,{FIRST}', opened, 'u,"/x",1')
     take_in(tmp_path / "root", tmp_path / "*.csv", max_reject_ratio=0.5)
     assert read_rejects(tmp_path / "root") == [("1.csv", 3, "unterminated quote")]
 
@@ -129,19 +125,10 @@ def test_a_small_file_may_have_very_many_lines(tmp_path: Path) -> None:
 
 def test_large_logs_are_alone_and_batches_have_an_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(batches, "BATCH_LOGS", 3)
-    csv, jsonl = (
-        recognise(path, IngestConfig())
-        for path in (write_csv(tmp_path / "a.csv", 1), write_json(tmp_path / "a.jsonl", 1))
-    )
-    sizes: list[tuple[LogFile, int]] = [
-        (csv, 9),
-        (jsonl, 9),
-        (csv, 2_000_000),
-        (csv, 9),
-        (csv, 9),
-        (csv, 9),
-        (jsonl, 9),
-    ]
-    logs = [(log, SourceFile(f"{n}", f"{n:064d}", (size, 0, 0))) for n, (log, size) in enumerate(sizes)]
+    csv = recognise(write_csv(tmp_path / "a.csv", 1), IngestConfig())
+    jsonl = recognise(write_json(tmp_path / "a.jsonl", 1), IngestConfig())
+    sizes = [9, 9, 2_000_000, 9, 9, 9, 9]
+    kinds = [csv, jsonl, csv, csv, csv, csv, jsonl]
+    logs = [(kinds[n], SourceFile(f"{n}", f"{n:064d}", (size, 0, 0))) for n, size in enumerate(sizes)]
     found = [[source.name for source in batch.sources] for batch in make_batches(logs)]
     assert found == [["0", "3", "4"], ["1", "6"], ["2"], ["5"]]

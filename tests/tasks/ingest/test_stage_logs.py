@@ -7,16 +7,12 @@ from typing import Any
 import duckdb
 import pytest
 
-from surf2vec.tasks.ingest import batches, staging
+from surf2vec.tasks.ingest import staging
 from surf2vec.tasks.ingest.batches import Batch
 from surf2vec.trainer.errors import InputError
 from tests.roots.ingest import read_events, read_rejects, snapshot, take_in, write_log
 
-
-@pytest.fixture(autouse=True)
-def _logs_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is a batch of its own."""
-    monkeypatch.setattr(batches, "SMALL_LOG_BYTES", 0)
+pytestmark = pytest.mark.usefixtures("large_logs")
 
 
 def write_logs(folder: Path, num_files: int, num_lines: int) -> str:

@@ -70,6 +70,13 @@ def test_events_that_break_a_rule_are_damage(root: Root) -> None:
     assert [line for line in told if path.name in line and "unsorted_events" in line]
 
 
+def test_counts_of_a_source_that_disagree_are_damage(root: Root) -> None:
+    catalog = read_json(root.sources)
+    catalog["sources"][0]["events"] += 1
+    write_json(root.sources, catalog)
+    assert [line for line in levels(root, "damage") if "events, days and files differ" in line]
+
+
 @pytest.mark.parametrize("name", ["sources.json", "corpus/*/manifest.json", "export/*/manifest.json"])
 def test_a_truncated_manifest_is_damage(root: Root, name: str) -> None:
     path = sorted(root.path.glob(name))[0]
