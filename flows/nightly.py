@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
-from prefect import flow, runtime, task
+from prefect import Task, flow, runtime, task
 from pydantic import Field
 
 from surf2vec import commands, operations
@@ -17,6 +17,7 @@ from surf2vec.arguments import configure
 from surf2vec.flows.report import PrefectReporter
 from surf2vec.tasks.forgetting.forget import describe_elsewhere
 from surf2vec.tasks.ingest.sql_logs import FOLDERS_ENV
+from surf2vec.tasks.night import steps
 from surf2vec.tasks.night.config import DEFAULT_CONFIG, PipelineConfig
 from surf2vec.tasks.night.night import make_night
 from surf2vec.tasks.night.past_nights import make_past_nights
@@ -44,11 +45,28 @@ RETRIES: dict[str, Any] = {
     "retry_condition_fn": is_unavailable,
 }
 
+TASKS: list[Task[..., Any]] = [
+    task(name="ingest")(steps.ingest_events),
+    task(name="open-run", **RETRIES)(steps.open_run),
+    task(name="corpus")(steps.build_corpus),
+    task(name="trial")(steps.try_settings),
+    task(name="train")(steps.train_vectors),
+    task(name="choose")(steps.choose_weights),
+    task(name="evaluate")(steps.evaluate_vectors),
+    task(name="refit")(steps.refit_vectors),
+    task(name="settle")(steps.settle_vectors),
+    task(name="export")(steps.export_vectors),
+    task(name="gate", **RETRIES)(steps.judge_release),
+    task(name="register", **RETRIES)(steps.register_release),
+    task(name="push")(steps.push_release),
+    task(name="report", **RETRIES)(steps.write_reports),
+]
+"""The steps in the order of `make_night`. If no user's tokens changed, "push" follows "corpus", and the night ends."""
+
 
 def call_task(step: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-    """Call a step of a night as a task. Prefect retries one that needs a server."""
-    how = RETRIES if hasattr(step, "needs_server") else {}
-    result: Any = task(name=step.__name__.replace("_", "-"), **how)(step)(*args, **kwargs)
+    [found] = [one for one in TASKS if one.fn is step]
+    result: Any = found(*args, **kwargs)
     return result
 
 

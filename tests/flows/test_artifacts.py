@@ -12,7 +12,6 @@ import pytest
 
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.night import night
-from surf2vec.tasks.night.step import needs_server
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.errors import UnavailableError
 from tests.flows.test_cli import call
@@ -52,8 +51,9 @@ def test_a_command_where_a_server_is_named_leaves_artifacts_and_finished_steps(t
     assert "resumed" not in str(artifacts["training"].description)
     assert "hit_at_10" in str(artifacts["quality"].data)
     assert "The first release serves" in str(artifacts["gate"].description)
-    order = re.findall(r"call\(steps\.(\w+)", inspect.getsource(night.make_night))
-    assert {name.replace("_", "-") for name in order} <= set(tasks)
+    assert {"ingest", "corpus", "train", "evaluate", "refit", "settle", "export", "gate", "register", "report"} <= set(
+        tasks
+    )
     assert all(run.state and run.state.is_completed() for run in tasks.values())
     assert flow_run.parameters["config"]["train"]["vector_size"] == 8
     assert not any("user-" in str(artifact.data) for artifact in artifacts.values())
@@ -86,17 +86,28 @@ def test_a_line_is_printed_as_it_is_whatever_brackets_are_in_it(capsys: pytest.C
     assert rf"{message}\x1b[31m\x07\u202e" in capsys.readouterr().err
 
 
+def test_the_tasks_are_the_steps_of_the_night_in_order_and_those_that_need_a_server_are_retried() -> None:
+    from surf2vec.flows.nightly import TASKS
+
+    source = inspect.getsource(night.make_night)
+    order = re.findall(r"call\(steps\.(\w+)", source[source.index("steps.find_unchanged_base") :])
+    before = re.findall(r"call\(steps\.(\w+)", source[: source.index("steps.find_unchanged_base")])
+    assert [one.fn.__name__ for one in TASKS] == before + order[1:]
+    for one in TASKS:
+        assert one.retries == (6 if hasattr(one.fn, "needs_server") else 0), one.name
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("_prefect")
 def test_in_a_flow_a_step_is_a_task_that_prefect_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    from prefect import flow
+    from prefect import flow, task
     from prefect.context import TaskRunContext
 
+    from surf2vec.flows import nightly as flows_nightly
     from surf2vec.flows.nightly import RETRIES, call_task
 
     retried: list[int] = []
 
-    @needs_server
     def register() -> int:
         context = TaskRunContext.get()
         assert context
@@ -109,7 +120,8 @@ def test_in_a_flow_a_step_is_a_task_that_prefect_retries(monkeypatch: pytest.Mon
     def one_step() -> int:
         return call_task(register)
 
-    monkeypatch.setitem(RETRIES, "retry_delay_seconds", 0)
+    retries = RETRIES | {"retry_delay_seconds": 0}
+    monkeypatch.setattr(flows_nightly, "TASKS", [task(name="register", **retries)(register)])
     assert one_step() == 42
     assert retried == [6, 6, 6]
 

@@ -86,7 +86,7 @@ def test_a_night_that_was_killed_goes_on_even_while_mlflow_is_away(
     assert mlflow.process
     mlflow.process.kill()
     mlflow.stop()
-    nights.wait_for_step(run, "judge-release", "AwaitingRetry")  # which asks for the champion
+    nights.wait_for_step(run, "gate", "AwaitingRetry")  # which asks for the champion
     assert [nights.step_state(run, step) for step in ("train", "evaluate", "export")] == ["Completed"] * 3
     nights.restart("mlflow")
     nights.wait_for_state(run, "Completed")
@@ -120,7 +120,7 @@ def test_a_night_outlasts_s3(nights: Nights, wikispeedia: Path, tmp_path: Path) 
         run = nights.start_night(tmp_path / "root", wikispeedia, "retrain")
         # MLflow and its S3 client try again and again.
         nights.wait_for_step(run, "register", "AwaitingRetry", seconds=400)
-        steps = ("ingest", "build-corpus", "train", "evaluate", "export", "judge-release")
+        steps = ("ingest", "corpus", "train", "evaluate", "export", "gate")
         assert [nights.step_state(run, step) for step in steps] == ["Completed"] * len(steps)
     finally:
         nights.restart("s3")  # the other tests of the stack need it, too
