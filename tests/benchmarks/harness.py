@@ -10,6 +10,8 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from surf2vec.trainer.errors import HeldBackError
+from surf2vec.trainer.system.memory import private_bytes
 
 RESULTS = Path(__file__).with_name("results.csv")
 COLUMNS = ["date", "name", "case", "ratio", "mark", "passed", "figures", "machine", "command", "commit"]
@@ -32,6 +35,23 @@ def run_surf2vec(*arguments: str, settings: Mapping[str, Any] = MappingProxyType
     if done.returncode not in (0, HeldBackError.exit_code):
         raise SystemExit(f"{shlex.join(command)} ended with {done.returncode}: {done.stderr.decode()[-2000:]}")
     return dict(json.loads(done.stdout))
+
+
+def run_watched(*arguments: str) -> dict[str, Any]:
+    """The JSON that `python -m ...` prints, with the most private memory of its process, looked at a hundred times a second.
+
+    Raises SystemExit when it fails.
+    """
+    with tempfile.TemporaryFile() as out:
+        process = subprocess.Popen([sys.executable, "-m", *arguments], stdout=out)
+        peak_bytes = 0
+        while process.poll() is None:
+            peak_bytes = max(peak_bytes, private_bytes(process.pid))
+            time.sleep(0.01)
+        if process.returncode:
+            raise SystemExit(f"{shlex.join(arguments)} ended with {process.returncode}")
+        out.seek(0)
+        return dict(json.loads(out.read())) | {"peak_bytes": peak_bytes}
 
 
 def make_case(name: str, ratio: float, mark: str = "none", passed: bool = True, **figures: Any) -> dict[str, Any]:

@@ -1,94 +1,104 @@
-"""The ladder: from a plain PyTorch loop to the whole trainer, a step a rung, in seconds to the same held-out quality and memory.
+"""The ladder: the loop that one writes first in PyTorch beside our trainer, by seconds until a model is there, and by memory.
 
 One log (people walking through Wikipedia), one split, one objective: PV-DBOW of 128 dimensions by sampled softmax with 20 drawn
-items. Each rung adds one thing to the one before, and is a process of its own, with two cores.
+items. Each step is a process of its own, with two cores.
 
     quality    hit@20 of the held-out next item, of all users; TARGET is 1.7 x what popularity reaches there, above gensim
-               (.15) and BPR (.18). Every rung has to end at or above it, by one function
-    seconds    of training and the rung's own evaluations until its model is in hand. Nobody knows beforehand how many epochs
-               that takes: rungs before "the trainer" train EPOCHS, as the trainer does by default, and evaluate after
-               each; later ones end when the held-out loss rises. "first" is the first evaluation at or above TARGET.
-               Imports, compiling and reading of files are not in it. A rung is stopped at LIMIT_SECONDS, at an epoch's end
-    memory     the most anonymous and shared memory of all the rung's processes together, looked at every 50 ms
+               (.15) and BPR (.18). Both have to end at or above it, by one function
+    seconds    of training and the step's own evaluations. Nobody knows beforehand how many epochs suffice: the loop trains
+               EPOCHS, as the trainer does by default, and evaluates all users and items after each (ladder_torch.py); the
+               trainer looks at its own held-out loss of a fixed sample and ends when it rises. Imports, compiling and
+               reading of files are not in it
+    memory     the most anonymous and shared memory of the step's process
 
-Up to "shared negatives" it is PyTorch's loop, from "the trainer" on `python -m surf2vec.trainer` as it is. The loops evaluate all
-users and items after each epoch, with autograd's graph; the trainer's own held-out loss of a fixed sample suffices. Where there
-is a GPU, all rungs run on it, too. Short rungs are run with three seeds: the median. Rungs do not take turns, so a busy machine
-misleads: "cores of others" were kept from a rung meanwhile.
+The trainer runs with three seeds: the median. The steps between them are in revision 8cee475 (docs/figures.md).
 """
 
-import dataclasses
-import statistics
+import json
+import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 
-from tests.benchmarks.harness import make_case, run_benchmark
-from tests.benchmarks.ladder_rungs import RUNGS, Ground, Outcome, Rung, lay_ground
-from tests.benchmarks.logs import find_log, make_corpus
+from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.tokens import Corpus
+from tests.benchmarks.harness import make_case, run_benchmark, run_watched
+from tests.benchmarks.ladder_torch import DIMENSIONS, EXPONENT, NEGATIVES
+from tests.benchmarks.logs import THREADS, find_log, held_out_question, held_out_rows, make_corpus
+from tests.benchmarks.peers import Vectors, answer_held_out, training_histories
 
 LOG = "wikispeedia_unfinished"
 TARGET = 0.25
-EPOCHS, LIMIT_SECONDS = 20, 120.0
+EPOCHS = 20
 SEEDS = (1, 2, 3)
+SETTINGS: dict[str, Any] = (
+    {"vector_size": DIMENSIONS, "negative": NEGATIVES, "ns_exponent": EXPONENT, "threads": THREADS, "patience": 1}
+    | {"negative_weight": 1, "discount": 0, "bias": 0, "alpha": 0.15, "min_alpha": 0.015, "l2": 0.7}
+    | {"item_l2": 0.08}
+)
 
 
 def measure_ladder(data: Path) -> list[dict[str, Any]]:
-    """A case a rung, on the CPU and on a GPU where there is one."""
-    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-    cases = []
-    with tempfile.TemporaryDirectory(prefix="ladder.") as folder:
-        corpus = make_corpus(find_log(data, LOG, Path(folder)), Path(folder) / "root")
-        for device in devices:
-            ground = lay_ground(corpus, Path(folder) / device, EPOCHS, LIMIT_SECONDS, device)
-            cases += climb(RUNGS, ground, TARGET)
-    return cases
+    """A case for each step; the ratio is the loop's seconds by the step's."""
+    with tempfile.TemporaryDirectory(prefix="ladder.") as name:
+        folder = Path(name)
+        corpus = make_corpus(find_log(data, LOG, folder), folder / "root")
+        write_arrays(corpus, folder)
+        loop = run_loop(corpus, folder)
+        trained = sorted((run_trainer(corpus, folder, seed) for seed in SEEDS), key=lambda run: run["seconds"])
+    return [
+        make_case(step, loop["seconds"] / run["seconds"], f"hit@20 >= {TARGET:g}", run["hit@20"] >= TARGET) | run
+        for step, run in (("plain DataLoader loop", loop), ("the trainer", trained[len(trained) // 2]))
+    ]
 
 
-def climb(rungs: Sequence[Rung], ground: Ground, target: float) -> list[dict[str, Any]]:
-    """The cases of one device, in order."""
-    outcomes = [run_rung(rung, ground) for rung in rungs]
-    return [show_rung(rung, ground.device, outcomes[: ix + 1], target) for ix, rung in enumerate(rungs)]
-
-
-def run_rung(rung: Rung, ground: Ground) -> Outcome:
-    """The run of median seconds, with the highest peak and the lowest quality of all runs."""
-    runs = [rung.run(ground, seed) for seed in (SEEDS if rung.is_quick else SEEDS[:1])]
-    middle = statistics.median_low(run.seconds for run in runs)
-    return dataclasses.replace(
-        next(run for run in runs if run.seconds == middle),
-        peak_bytes=max(run.peak_bytes for run in runs),
-        hit_at_20=min(run.hit_at_20 for run in runs),
+def write_arrays(corpus: Corpus, folder: Path) -> None:
+    """Write what the loop reads: a pair of a user and an item for each token, counts, and the question."""
+    histories, rows = list(training_histories(corpus)), held_out_rows(corpus)
+    question = held_out_question(corpus, np.empty((len(rows), 0), dtype=np.float32))
+    arrays = (
+        {"pairs_users": np.repeat(np.arange(len(histories), dtype=np.int32), [len(tokens) for tokens in histories])}
+        | {"pairs_items": np.concatenate(histories), "num_users": np.array(len(histories))}
+        | {"counts": corpus.count_training_tokens(), "question_rows": rows}
+        | {"question_items": question.items, "question_seen_rows": question.seen_rows}
+        | {"question_seen_items": question.seen_items}
     )
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
 
 
-def show_rung(rung: Rung, device: str, outcomes: Sequence[Outcome], target: float) -> dict[str, Any]:
-    """The case of the last of these outcomes, beside the one before and the first."""
-    first, before, own = outcomes[0], outcomes[max(len(outcomes) - 2, 0)], outcomes[-1]
-    gain = None if len(outcomes) == 1 else gain_of(before, own)
-    return (
-        make_case(
-            f"{device} {len(outcomes)} {rung.step}",
-            first.seconds / own.seconds,
-            f"hit@20 >= {target:g}",
-            own.hit_at_20 >= target,
-        )
-        | {"seconds": own.seconds, "stopped": own.is_stopped, "over the one before": gain}
-        | {"first at quality": own.first_seconds(target), "epochs": own.epochs}
-        | {"an evaluation": own.evaluating_seconds / own.epochs, "peak MB": own.peak_bytes / 1e6}
-        | {"device MB": own.device_bytes / 1e6 or None, "hit@20": own.hit_at_20}
-        | {"cores of others": own.busy_cores}
+def run_loop(corpus: Corpus, folder: Path) -> dict[str, Any]:
+    """The figures of the loop in PyTorch."""
+    told = run_watched("tests.benchmarks.ladder_torch", str(folder), str(EPOCHS))
+    users, items = (np.load(folder / f"trained_{name}.npy") for name in ("users", "items"))
+    return told | {"hit@20": hit_at_20(corpus, Vectors(users, items, 0.0))}
+
+
+def run_trainer(corpus: Corpus, folder: Path, seed: int) -> dict[str, Any]:
+    """The figures of `python -m surf2vec.trainer` into an empty store."""
+    store, config = folder / "store", folder / "config.json"
+    shutil.rmtree(store, ignore_errors=True)
+    config.write_text(json.dumps(SETTINGS | {"epochs": EPOCHS, "seed": seed}))
+    told = run_watched(
+        *("surf2vec.trainer", "--corpus", str(corpus.folder), "--store", str(store), "--config", str(config)),
+        *("--host-memory", "4GB"),
     )
+    generation = open_generation(store)
+    users = np.concatenate([generation.read_users(p) for p in range(corpus.num_partitions)])
+    return {
+        "seconds": told["train_seconds"] * (1 + told["commit_stall"]),
+        "epochs": told["stopped_after_epoch"] or EPOCHS,
+        "peak_bytes": told["peak_bytes"],
+        "hit@20": hit_at_20(corpus, Vectors(users, generation.read_items(), 0.0)),
+    }
 
 
-def gain_of(before: Outcome, own: Outcome) -> float | None:
-    """How many times as fast; at least that, where the one before was stopped; None where this one was: nobody knows."""
-    return None if own.is_stopped else before.seconds / own.seconds
+def hit_at_20(corpus: Corpus, vectors: Vectors) -> float:
+    return float(np.mean(answer_held_out(corpus, vectors).ranks <= 20))
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark(measure_ladder, small={"EPOCHS": 1, "SEEDS": (1,), "RUNGS": RUNGS[1:3]}))
+    sys.exit(run_benchmark(measure_ladder, small={"EPOCHS": 1, "SEEDS": (1,)}))

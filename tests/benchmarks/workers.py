@@ -10,9 +10,13 @@ REPEATS trainings (one with more than two workers).
 """
 
 import dataclasses
+import json
+import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +26,18 @@ from numpy.typing import NDArray
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
+from surf2vec.trainer.system.files import read_json
 from surf2vec.trainer.training.item_blocks import ItemBlocks
+from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.vectors import BothParts, read_item_vectors
 from tests.benchmarks.defaults import METRICS
 from tests.benchmarks.harness import make_case, run_benchmark
 from tests.benchmarks.logs import find_log, make_corpus
+from tests.benchmarks.own_loopback import counted
 from tests.benchmarks.peers import Vectors, answer_held_out, difference_in_errors
 from tests.benchmarks.swap import write_corpus
-from tests.benchmarks.workers_runs import Team, run_killed, run_team
 from tests.roots.store_contents import count_differences, read_tables
+from tests.servers.torchrun import make_command, run_and_kill
 from tests.trainer.training.test_item_blocks import block_loads
 
 LOG = "wikispeedia_unfinished"
@@ -55,6 +62,31 @@ def measure_workers(data: Path) -> list[dict[str, Any]]:
         cases = [*compare_with_one(corpus, folder), *(kill_workers(corpus, folder, mode) for mode in MODES)]
         write_corpus(folder / "made", NUM_USERS, NUM_ITEMS, PARTITIONS)
         return cases + measure_made(open_corpus(folder / "made"), folder)
+
+
+@dataclass(frozen=True)
+class Team:
+    """num_workers: processes under torchrun, 0: `python -m surf2vec.trainer` without it; settings: of the training."""
+
+    num_workers: int
+    settings: Mapping[str, Any]
+    host_memory: str = "2GB"
+
+    def begin(self, corpus_dir: Path, store_dir: Path) -> Job:
+        """The training, whose store is empty."""
+        shutil.rmtree(store_dir, ignore_errors=True)
+        return Job(corpus_dir, store_dir, TrainConfig(**self.settings), 0)
+
+
+def run_team(corpus_dir: Path, store_dir: Path, team: Team) -> dict[str, Any]:
+    """What a training into an empty store tells of itself, and under "wire" what went over the loopback interface."""
+    options = ["--standalone", "--nproc-per-node", str(team.num_workers)] if team.num_workers else []
+    command = make_command(team.begin(corpus_dir, store_dir), options, team.host_memory)
+    counts = store_dir.with_name(f"{store_dir.name}.wire.json")
+    done = subprocess.run(counted(command, counts), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"a training into {store_dir} ended with {done.returncode}: {done.stderr[-2000:]}")
+    return dict(json.loads(done.stdout)) | {"wire": read_json(counts)}
 
 
 def make_team(mode: str, num_workers: int, memory: str = "2GB", **settings: Any) -> Team:
@@ -86,13 +118,13 @@ def kill_workers(corpus: Corpus, folder: Path, mode: str) -> dict[str, Any]:
     """Two workers that share in one way, one of them killed again and again, beside undisturbed ones."""
     here = make_team(mode, 2, epochs=KILLED_EPOCHS, commit_seconds=0.2)
     beside = run_team(corpus.folder, folder / f"undisturbed-{mode}", here)
-    killed = run_killed(corpus.folder, folder / f"killed-{mode}", here, KILLS, seed=MODES.index(mode))
+    killed = run_and_kill(here.begin(corpus.folder, folder / f"killed-{mode}"), here.num_workers, KILLS)
     tables = [read_tables(folder / f"{name}-{mode}") for name in ("killed", "undisturbed")]
     compared, differing = count_differences(*tables)
     loss, is_same = killed["heldout_loss"] / beside["heldout_loss"], mode == "sharded"
-    passed = len(killed["kills"]) == KILLS and (differing == 0 if is_same else loss <= 1 + LOSS_LEEWAY)
+    passed = differing == 0 if is_same else loss <= 1 + LOSS_LEEWAY
     mark = "0 differences" if is_same else f"held-out loss <= {1 + LOSS_LEEWAY} x undisturbed"
-    figures = {"kills": len(killed["kills"]), "processes": killed["num_processes"], "vectors compared": compared}
+    figures = {"kills": KILLS, "processes": killed["num_processes"], "vectors compared": compared}
     losses = {"held-out loss": killed["heldout_loss"], "undisturbed": beside["heldout_loss"]}
     return make_case(f"kill -9 of a worker, {mode}", loss, mark, passed) | figures | {"differences": differing} | losses
 

@@ -19,6 +19,17 @@ ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 120
 
 
+def make_command(job: Job, options: list[str], host_memory: str) -> list[str]:
+    """The trainer for this job under torchrun with these options, or without it; its settings are left beside the store."""
+    settings = job.store_dir.with_name(f"{job.store_dir.name}.json")
+    settings.write_text(json.dumps(dataclasses.asdict(job.config)))
+    return [
+        *(sys.executable, "-m", *(["torch.distributed.run", *options, "-m"] if options else []), "surf2vec.trainer"),
+        *("--corpus", str(job.corpus_dir), "--store", str(job.store_dir), "--config", str(settings)),
+        *("--host-memory", host_memory, "--resume"),
+    ]
+
+
 def start_workers(job: Job, num_workers: int, *options: str, host_memory: str = "4GB") -> subprocess.Popen[str]:
     """torchrun with so many workers for this job; options: of torchrun. Who starts it also ends it."""
     return _start(job, ["--standalone", "--nproc-per-node", str(num_workers), *options], host_memory)
@@ -34,15 +45,8 @@ def start_machine(job: Job, port: int) -> subprocess.Popen[str]:
 
 
 def _start(job: Job, options: list[str], host_memory: str, **environment: str) -> subprocess.Popen[str]:
-    settings = job.store_dir.with_name(f"{job.store_dir.name}.json")
-    settings.write_text(json.dumps(dataclasses.asdict(job.config)))
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", *options, "-m", "surf2vec.trainer"),
-        *("--corpus", str(job.corpus_dir), "--store", str(job.store_dir), "--config", str(settings)),
-        *("--host-memory", host_memory, "--resume"),
-    ]
     return subprocess.Popen(
-        command, cwd=ROOT, env=os.environ | {"GLOO_SOCKET_IFNAME": "lo"} | environment, text=True,
+        make_command(job, options, host_memory), cwd=ROOT, env=os.environ | {"GLOO_SOCKET_IFNAME": "lo"} | environment, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
