@@ -6,6 +6,7 @@ Every user that has a held-out item is asked: the newest event whose item was ne
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
@@ -17,12 +18,14 @@ from surf2vec.tasks.evaluation.evaluate import Question
 from surf2vec.tasks.ingest.ingest import ingest
 from surf2vec.tasks.root.run import open_root
 from surf2vec.trainer.events import ignore_event
-from surf2vec.trainer.store.tokens import Corpus, open_corpus
+from surf2vec.trainer.store.tokens import VOCABULARY, Corpus, open_corpus
 
-LOGS = ("wikispeedia_unfinished", "yoochoose_100k", "entree", "msweb", "gowalla_train", "nasa_19950801")
+TIMED_LOGS = ("wikispeedia_unfinished", "yoochoose_100k", "entree", "nasa_19950801")
+"""Those whose times are real, but for seconds inside a session of the first and the third."""
+UNORDERED_LOGS = ("gowalla_train",)
+LOGS = (*TIMED_LOGS, "msweb", "diginetica", "retailrocket", "toys", *UNORDERED_LOGS)
 RAW_LOGS = {"nasa_19950801": ("tsv.gz", IngestConfig(columns=ColumnsConfig(user="host", time="time")))}
 """Those that are no Parquet file with our own columns: the end of the file's name, and how it is read, as in .ci/run."""
-UNORDERED_LOGS = ("gowalla_train",)
 ORDER_SEED = 1
 THREADS = 2
 MEMORY_BYTES = 4 * 10**9
@@ -85,3 +88,24 @@ def held_out_question(corpus: Corpus, vectors: NDArray[np.float32]) -> Question:
 def held_out_rows(corpus: Corpus) -> NDArray[np.int64]:
     """Rows of the held-out users when all micro-partitions stand one after the other."""
     return np.flatnonzero(np.concatenate([corpus.read(p).is_evaluated for p in range(corpus.num_partitions)]))
+
+
+def read_times(corpus: Corpus) -> NDArray[np.float64]:
+    """The seconds of each event that training sees, float64[T], one user after the other, from the events beside a corpus.
+
+    Tokens are events of the user in their order, without some: each is looked for from the newest on, so that of repeats that
+    cleaning dropped the newest counts.
+    """
+    vocabulary = pl.read_parquet(corpus.folder / VOCABULARY).select("url", "item_ix")
+    events = pl.read_parquet(corpus.folder.parents[1] / "events", hive_partitioning=False).join(vocabulary, on="url")
+    order = events.sort("user_id", "ts", "source", "line").group_by("user_id")
+    known = {user: (items, us) for user, items, us in order.agg("item_ix", pl.col("ts").dt.epoch("us")).iter_rows()}
+    times: list[int] = []
+    for partition in range(corpus.num_partitions):
+        histories, users = corpus.read(partition), corpus.read_ids(partition).to_pylist()
+        for user, start, stop, end in zip(users, histories.starts, histories.offsets[1:], histories.ends, strict=True):
+            items, us = known[user]
+            left = zip(reversed(items), reversed(us), strict=True)
+            found = [next(us for item, us in left if item == token) for token in histories.tokens[start:stop][::-1]]
+            times += found[::-1][: end - start]
+    return np.array(times) / 1e6

@@ -1,20 +1,21 @@
-"""Peers that count instead of train: item-kNN, session-kNN with recency, sequence rules, and EASE, which solves one system.
+"""Peers that count neighbours instead of training: item-kNN, session-kNN with recency, and STAN.
 
 Each scores all items from the items that training sees of an asked user, so that none is a dot product of two short vectors.
-All but session-kNN are one product: weights of the user's items, float32[B, V], by item-to-item scores, float32[V, V].
+Item-kNN is one product: weights of the user's items, float32[B, V], by item-to-item scores, float32[V, V].
 Where scores are equal, as of all items that no neighbour has, the more frequent item is first, which favours these peers.
-Memory: batches of BATCH_ROWS users or items at a time; EASE holds two matrices of V x V in float64.
+Memory: batches of BATCH_ROWS users or items at a time.
 """
 
+import functools
+import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
-from scipy.sparse import csr_matrix, vstack
+from scipy.sparse import csr_matrix, diags, vstack
 
 from surf2vec.trainer.store.tokens import Corpus, gather_spans
 from tests.benchmarks.logs import held_out_rows
@@ -33,7 +34,8 @@ class Seen:
     """What training sees. users: ones where a user has an item, float32[n, V]; asked int64[m]: rows of the held-out users.
 
     ages: 1 + how many events ago an asked user had an item for the last time, float32[m, V], 0: never; places float32[V]:
-    an item's place by frequency, the rarest 0, the most frequent below 1; histories: items int32[...] of each user, oldest first.
+    an item's place by frequency, the rarest 0, the most frequent below 1; histories: items int32[...] of each user, oldest first;
+    times: seconds of the events of all histories, float64[T], all 0 where the log has only an order.
     """
 
     users: csr_matrix
@@ -41,31 +43,55 @@ class Seen:
     ages: csr_matrix
     places: NDArray[np.float32]
     histories: Sequence[NDArray[np.int32]]
+    times: NDArray[np.float64]
 
     @property
     def num_items(self) -> int:
         return int(self.users.shape[1])
 
-    def weigh(self, decay: str) -> csr_matrix:
-        """The weights of the asked users' items by age a = 0, 1, ..., float32[m, V].
+    @functools.cached_property
+    def tokens(self) -> NDArray[np.int32]:
+        """All histories, one after the other, int32[T]."""
+        return np.concatenate(self.histories)
 
-        decay: `none` 1; `1/age` 1 / (a + 1); `last` the last item alone; a number below 1, such as `.8`: .8 ** a.
-        """
-        weights, ages = self.ages.copy(), self.ages.data - 1
-        if decay == "none":
-            weights.data = np.ones_like(ages)
-        elif decay == "1/age":
-            weights.data = 1 / (ages + 1)
-        elif decay == "last":
-            weights.data = (ages == 0).astype(np.float32)
-        else:
-            weights.data = np.float32(decay) ** ages
+    @functools.cached_property
+    def owners(self) -> NDArray[np.int64]:
+        """The row of the user of each event, int64[T]."""
+        return np.repeat(np.arange(len(self.histories)), [len(history) for history in self.histories])
+
+    @functools.cached_property
+    def meetings(self) -> NDArray[np.int32]:
+        """The different items of each history in the order in which each stands last, in the rows of `users`, int32[s]."""
+        last = [_last_places(history) for history in self.histories]
+        return np.concatenate([items[np.argsort(-ages)] for items, ages in last])
+
+    @property
+    def last_times(self) -> NDArray[np.float64]:
+        """When each user's newest event was, float64[n]."""
+        return self.times[np.cumsum([len(history) for history in self.histories]) - 1]
+
+    def weigh(self, decay: str) -> csr_matrix:
+        """The weights of the asked users' items by age, float32[m, V]; `decay` as of `weigh_ages`."""
+        weights = self.ages.copy()
+        weights.data = weigh_ages(decay, self.ages.data - 1)
         weights.eliminate_zeros()
         return weights
 
 
-def read_seen(corpus: Corpus) -> Seen:
-    """What training sees of a corpus."""
+def weigh_ages(decay: str, ages: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The weights of ages a = 0, 1, ..., float32[k].
+
+    decay: `none` 1; `1/age` 1 / (a + 1); `last` the last item alone; a number below 1, such as `.8`: .8 ** a.
+    """
+    if decay == "none":
+        return np.ones_like(ages)
+    if decay == "1/age":
+        return 1 / (ages + 1)
+    return (ages == 0).astype(np.float32) if decay == "last" else np.float32(decay) ** ages
+
+
+def read_seen(corpus: Corpus, times: NDArray[np.float64] | None = None) -> Seen:
+    """What training sees of a corpus; `times` as of `read_times`, if the log has them."""
     histories, asked = list(training_histories(corpus)), held_out_rows(corpus)
     counts = corpus.count_training_tokens()
     places = np.argsort(np.argsort(counts, kind="stable")).astype(np.float32) / len(counts)
@@ -73,7 +99,8 @@ def read_seen(corpus: Corpus) -> Seen:
     ages = _sparse_rows([items for items, _ in last], [ages + 1 for _, ages in last], len(counts))
     items = [np.unique(history) for history in histories]
     users = _sparse_rows(items, [np.ones(len(one), np.float32) for one in items], len(counts))
-    return Seen(users, asked, ages, places, histories)
+    num_events = sum(len(history) for history in histories)
+    return Seen(users, asked, ages, places, histories, np.zeros(num_events) if times is None else times)
 
 
 def _last_places(history: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
@@ -136,13 +163,10 @@ class ItemNeighbours:
         return RowPeer(score_by_items(self.seen, decay, nearest), self.seconds)
 
 
-def unit_rows(matrix: csr_matrix) -> csr_matrix:
-    """The rows by their lengths; rows of zeros stay so."""
-    squares = np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel()
-    lengths = np.sqrt(np.where(squares > 0, squares, 1))
-    scaled = matrix.astype(np.float32)
-    scaled.data /= np.repeat(lengths, np.diff(matrix.indptr)).astype(np.float32)
-    return scaled
+def unit_rows(matrix: csr_matrix, power: float = 2) -> csr_matrix:
+    """The rows by their lengths, or with `power` 1 by their sums; rows of zeros stay so."""
+    lengths = np.asarray(matrix.power(power).sum(axis=1)).ravel() ** (1 / power)
+    return (diags(1 / np.where(lengths > 0, lengths, 1)) @ matrix).astype(np.float32)
 
 
 def _row_numbers(matrix: csr_matrix) -> NDArray[np.int64]:
@@ -171,45 +195,54 @@ def keep_stored(matrix: csr_matrix, is_kept: NDArray[np.bool_]) -> csr_matrix:
 
 
 class SessionNeighbours:
-    """session-kNN with recency: V-SkNN of Ludewig and Jannach 2018, after Jannach and Ludewig 2017.
+    """session-kNN with recency (V-SkNN of Ludewig and Jannach 2018), and STAN (Garg et al. 2019), VSTAN (Ludewig et al. 2020).
 
     A user's items, weighed by age, are compared by cosine with all other users' items, and each of the k nearest scores its
-    items by its cosine / (a + 1), a being the age of the user's newest item that both have. With `has_iuf` an item of c of n
-    users weighs log(n / c) in the cosine. Published ones look at a sample of the newest sessions; this looks at all.
+    items by its cosine, weighed by the age of the user's newest item that both have. With `has_iuf` an item of c of n users
+    weighs log(n / c) in the cosine. Within `lifetime` seconds between the newest events of both users a cosine falls to 1 / e.
+    Published ones look at a sample of the newest sessions; this looks at all.
     """
 
-    def __init__(self, seen: Seen, decay: str, has_iuf: bool) -> None:
+    def __init__(self, seen: Seen, decay: str, has_iuf: bool, lifetime: float = math.inf) -> None:
         start = time.perf_counter()
-        weights = np.ones(seen.num_items, np.float32)
-        if has_iuf:
-            counts = np.maximum(np.bincount(seen.users.indices, minlength=seen.num_items), 1)
-            weights = np.log(seen.users.shape[0] / counts).astype(np.float32)
+        counts = np.maximum(np.bincount(seen.users.indices, minlength=seen.num_items), 1)
+        self.iuf = np.log(seen.users.shape[0] / counts).astype(np.float32)
         others, asked = seen.users.copy(), seen.weigh(decay)
-        others.data *= weights[others.indices]
-        asked.data *= weights[asked.indices]
+        if has_iuf:
+            others.data *= self.iuf[others.indices]
+            asked.data *= self.iuf[asked.indices]
         self.seen, self.asked, self.columns = seen, unit_rows(asked), unit_rows(others).T.tocsr()
         self.starts = seen.users.indptr.astype(np.int64)
-        self.tokens = np.concatenate([_last_meetings(history) for history in seen.histories])
+        self.lifetime, self.last_times = lifetime, seen.last_times
         self.seconds = time.perf_counter() - start
 
-    def peer(self, num_neighbours: int, is_after: bool) -> RowPeer:
-        """With `is_after` a neighbour scores only what it had after that newest item, as in its S-SkNN and SF-SkNN."""
+    def peer(self, num_neighbours: int, near: str = "all", match: str = "1/age", iuf_weight: float = 0) -> RowPeer:
+        """How the nearest score their items, the newest common item of both being the match.
+
+        near: which items score: `all`, `after`: only those after the match (S-SkNN and SF-SkNN), or as of `weigh_ages` by how
+        many items they are from it (STAN); match: as of `weigh_ages`, by the age of the match; an item's score is weighed
+        by 1 + `iuf_weight` log(n / c) (VSTAN).
+        """
 
         def score(rows: NDArray[np.int64]) -> NDArray[np.float32]:
             batches = [rows[first : first + BATCH_ROWS] for first in range(0, len(rows), BATCH_ROWS)]
-            return np.concatenate([self._score(batch, num_neighbours, is_after) for batch in batches])
+            scores = np.concatenate([self._score(batch, num_neighbours, near, match) for batch in batches])
+            return break_ties(scores * (1 + iuf_weight * self.iuf), self.seen.places)
 
         return RowPeer(score, self.seconds)
 
-    def _score(self, rows: NDArray[np.int64], num_neighbours: int, is_after: bool) -> NDArray[np.float32]:
+    def _score(self, rows: NDArray[np.int64], num_neighbours: int, near: str, match: str) -> NDArray[np.float32]:
         cosines = (self.asked[rows] @ self.columns).toarray()
         cosines[np.arange(len(rows)), self.seen.asked[rows]] = 0  # a user is no neighbour of its own
+        if self.lifetime < math.inf:
+            seconds = np.abs(self.last_times[self.seen.asked[rows]][:, None] - self.last_times)
+            cosines *= np.exp(-seconds / self.lifetime).astype(np.float32)
         highest = torch.from_numpy(cosines).topk(min(num_neighbours, cosines.shape[1]), dim=1)
         values, users, owners = highest.values.numpy().ravel(), highest.indices.numpy().ravel(), np.arange(len(rows))
         is_near = values > 0
         owners = np.repeat(owners, highest.values.shape[1])[is_near]
         values, users = values[is_near], users[is_near]
-        offsets, tokens = gather_spans(self.tokens, self.starts[users], np.diff(self.starts)[users])
+        offsets, tokens = gather_spans(self.seen.meetings, self.starts[users], np.diff(self.starts)[users])
         lengths = np.diff(offsets)
         owner_of, steps = np.repeat(owners, lengths), np.arange(len(tokens)) - np.repeat(offsets[:-1], lengths)
         ages = self.seen.ages[rows].toarray()[owner_of, tokens]
@@ -218,48 +251,11 @@ class SessionNeighbours:
         keys = np.where(ages > 0, ages, NEVER).astype(np.int64) * longest - steps
         newest = np.minimum.reduceat(keys, offsets[:-1]) if len(users) else keys
         age = -(-newest // longest)
-        weights = np.repeat(values / age, lengths)
-        if is_after:
-            weights *= steps > np.repeat(age * longest - newest, lengths)
-        scores = csr_matrix((weights.astype(np.float32), (owner_of, tokens)), shape=(len(rows), self.seen.num_items))
-        return break_ties(scores.toarray(), self.seen.places)
-
-
-def _last_meetings(history: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The different items of a history in the order in which each stands last."""
-    items, ages = _last_places(history)
-    return items[np.argsort(-ages)]
-
-
-class SequenceRules:
-    """Sequence rules (Kamehkhosh et al. 2017): how often item b came k <= `steps` steps after item a, each 1 / k.
-
-    The scores of b after a are shares of all that came after a, so that several items of a user count alike.
-    """
-
-    def __init__(self, seen: Seen, steps: int) -> None:
-        start = time.perf_counter()
-        rules = csr_matrix((seen.num_items, seen.num_items), dtype=np.float32)
-        tokens = np.concatenate(seen.histories)
-        owners = np.repeat(np.arange(len(seen.histories)), [len(history) for history in seen.histories])
-        for step in range(1, steps + 1):
-            is_pair = (owners[step:] == owners[:-step]) & (tokens[step:] != tokens[:-step])
-            pairs = tokens[:-step][is_pair], tokens[step:][is_pair]
-            rules += csr_matrix((np.full(len(pairs[0]), 1 / step, np.float32), pairs), shape=rules.shape)
-        sums = np.asarray(rules.sum(axis=1)).ravel()
-        rules.data /= np.repeat(sums, np.diff(rules.indptr))
-        self.seen, self.rules, self.seconds = seen, rules, time.perf_counter() - start
-
-    def peer(self, decay: str) -> RowPeer:
-        return RowPeer(score_by_items(self.seen, decay, self.rules), self.seconds)
-
-
-def solve_ease(seen: Seen, l2s: Sequence[float]) -> Iterator[tuple[float, RowPeer]]:
-    """EASE (Steck 2019) for each L2: B = I - P / diag(P), P = (X'X + l2 I)^-1, X the ones of the users' items, float32[n, V]."""
-    gram = (seen.users.T @ seen.users).toarray().astype(np.float64)
-    for l2 in l2s:
-        start = time.perf_counter()
-        inverse = cho_solve(cho_factor(gram + l2 * np.eye(len(gram))), np.eye(len(gram)))
-        item_scores = (-inverse / np.diag(inverse)).astype(np.float32)
-        np.fill_diagonal(item_scores, 0)
-        yield l2, RowPeer(score_by_items(seen, "none", item_scores), time.perf_counter() - start)
+        weights = np.repeat(values * weigh_ages(match, (age - 1).astype(np.float32)), lengths)
+        distances = (steps - np.repeat(age * longest - newest, lengths)).astype(np.float32)
+        if near == "after":
+            weights *= distances > 0
+        elif near != "all":
+            weights *= weigh_ages(near, np.abs(distances))
+        scores = csr_matrix((weights, (owner_of, tokens)), shape=(len(rows), self.seen.num_items))
+        return scores.toarray().astype(np.float32)

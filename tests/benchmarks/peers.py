@@ -1,6 +1,6 @@
 """Our trainer and the peers it is measured beside, each trained on the very same tokens of a corpus.
 
-The peers: gensim's Doc2Vec, implicit's BPR and ALS, and popularity. Each answers user and item vectors whose dot product
+The peers: gensim's Doc2Vec, implicit's ALS, and popularity. Each answers user and item vectors whose dot product
 ranks, so that one function asks all of them. `KernelTraining` is our kernel without the trainer around it.
 """
 
@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from gensim.models.doc2vec import Doc2Vec, TaggedDocument
 from implicit.cpu.als import AlternatingLeastSquares
-from implicit.cpu.bpr import BayesianPersonalizedRanking
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from threadpoolctl import threadpool_limits
@@ -173,25 +172,12 @@ def fit_gensim(corpus: Corpus, corpus_file: Path | None = None, **settings: floa
     return model, end - start, end - training_start
 
 
-def train_bpr(corpus: Corpus, num_dimensions: int, seed: int) -> Vectors:
-    """implicit's BPR with its own defaults; the items' biases are one more dimension of its vectors."""
-    settings = {"factors": num_dimensions, "num_threads": THREADS, "random_state": seed}
-    return _train_implicit(BayesianPersonalizedRanking, corpus, settings)
-
-
 def train_als(corpus: Corpus, num_dimensions: int, seed: int, alpha: float, regularization: float) -> Vectors:
     """implicit's ALS with its own defaults, but for the weight of a count (`alpha`) and the regularization."""
     settings = {"factors": num_dimensions, "num_threads": THREADS, "random_state": seed}
-    return _train_implicit(
-        AlternatingLeastSquares, corpus, settings | {"alpha": alpha, "regularization": regularization}
-    )
-
-
-def _train_implicit(model_class: type[Any], corpus: Corpus, settings: dict[str, Any]) -> Vectors:
-    """Make and train a model of implicit, which asks that BLAS keep to one thread."""
     counts = training_counts(corpus)
-    with threadpool_limits(1, "blas"):
-        model = model_class(**settings)
+    with threadpool_limits(1, "blas"):  # as implicit asks
+        model = AlternatingLeastSquares(**settings, alpha=alpha, regularization=regularization)
         start = time.perf_counter()
         model.fit(counts, show_progress=False)
         seconds = time.perf_counter() - start

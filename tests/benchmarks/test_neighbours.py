@@ -10,12 +10,10 @@ from surf2vec.trainer.store.tokens import Corpus
 from tests.benchmarks.neighbours import (
     ItemNeighbours,
     Seen,
-    SequenceRules,
     SessionNeighbours,
     break_ties,
     keep_highest,
     read_seen,
-    solve_ease,
 )
 from tests.benchmarks.peers import RowPeer, answer_held_out
 from tests.data.corpora import write_corpus
@@ -89,7 +87,7 @@ def test_item_neighbours_add_up_over_the_items_of_a_user(seen: Seen) -> None:
 
 
 def test_sessions_score_their_items_by_cosine_and_the_age_of_the_newest_common_item(seen: Seen) -> None:
-    scores = scores_of(SessionNeighbours(seen, "1/age", has_iuf=False).peer(3, is_after=False), seen)
+    scores = scores_of(SessionNeighbours(seen, "1/age", has_iuf=False).peer(3, near="all"), seen)
     weights = {0: 1, 1: 1 / 2}  # of user a, whose last item is 0
     length = sum(weight**2 for weight in weights.values()) ** 0.5
     b = (weights[0] + weights[1]) / length / 2**0.5  # cosine; the newest common item, 0, is the last
@@ -100,54 +98,45 @@ def test_sessions_score_their_items_by_cosine_and_the_age_of_the_newest_common_i
 
 
 def test_sessions_that_score_what_followed(seen: Seen) -> None:
-    scores = scores_of(SessionNeighbours(seen, "1/age", has_iuf=False).peer(3, is_after=True), seen)
+    scores = scores_of(SessionNeighbours(seen, "1/age", has_iuf=False).peer(3, near="after"), seen)
     length = (1 + 1 / 4) ** 0.5
     b, c = 1.5 / length / 2**0.5, 0.5 / length / 2**0.5 / 2  # b had 1 after 0, c had 2 after 1, d had nothing after 1
     np.testing.assert_allclose(scores[0], np.array([0, b, c, 0, 0]) / b, atol=1e-6)
+
+
+def test_stan_scores_by_the_distance_from_the_newest_common_item(seen: Seen) -> None:
+    peer = SessionNeighbours(seen, "1/age", has_iuf=False).peer(3, near=".3", match="none", iuf_weight=2.0)
+    length = (1 + 1 / 4) ** 0.5  # of user a, whose last item is 0
+    b, c, d = 1.5 / length / 2**0.5, 0.5 / length / 2**0.5, 0.5 / length / 3**0.5  # b has 0 1, c 1 2, d 3 2 1
+    plain = np.array([b, 0.3 * b + c + d, 0.3 * c + 0.3 * d, 0.09 * d, 0])
+    expected = plain * (1 + 2 * np.log(4 / np.array([2, 4, 2, 1, 1])))
+    np.testing.assert_allclose(scores_of(peer, seen)[0], expected / expected.max(), atol=1e-6)
+
+
+def test_sessions_far_off_in_time_weigh_less(corpus: Corpus) -> None:
+    seen = read_seen(corpus, np.array([0, 0, 9, 0, 7, 0, 10, 0, 0, 29], dtype=float))  # newest of a, b, c, d: 9 7 10 29
+    scores = scores_of(SessionNeighbours(seen, "none", has_iuf=False, lifetime=10).peer(3, match="none"), seen)
+    a, c, d = np.exp(-0.2), np.exp(-0.3) / 2, np.exp(-2.2) / 6**0.5  # cosine with b by seconds between
+    np.testing.assert_allclose(scores[1], np.array([a, a + c + d, c + d, d, 0]) / (a + c + d), atol=1e-6)
 
 
 def test_an_item_that_a_session_repeats_counts_once_and_where_it_stood_last(tmp_path: Path) -> None:
     histories = {"a": [0, 4], "b": [1, 0, 2, 2, 1, 3]}  # of b training sees 1 0 2 2 1
     seen = read_seen(write_corpus(tmp_path / "corpus", histories, partitions=1, num_items=5))
     model = SessionNeighbours(seen, "none", has_iuf=False)
-    np.testing.assert_allclose(scores_of(model.peer(1, is_after=False), seen)[0], [1, 1, 1, 0, 0], atol=1e-6)
-    np.testing.assert_allclose(scores_of(model.peer(1, is_after=True), seen)[0], [0, 1, 1, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(scores_of(model.peer(1, near="all"), seen)[0], [1, 1, 1, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(scores_of(model.peer(1, near="after"), seen)[0], [0, 1, 1, 0, 0], atol=1e-6)
 
 
 def test_only_the_nearest_sessions_score_and_never_the_own(seen: Seen) -> None:
-    scores = scores_of(SessionNeighbours(seen, "none", has_iuf=False).peer(1, is_after=False), seen)
+    scores = scores_of(SessionNeighbours(seen, "none", has_iuf=False).peer(1, near="all"), seen)
     np.testing.assert_allclose(scores[0], [1, 1, 0, 0, 0], atol=1e-6)  # b
     np.testing.assert_allclose(scores[2], [0, 1, 1, 1, 0], atol=1e-6)  # d
 
 
 def test_items_that_all_have_say_nothing_with_inverse_user_frequency(seen: Seen) -> None:
-    scores = scores_of(SessionNeighbours(seen, "none", has_iuf=True).peer(3, is_after=False), seen)
+    scores = scores_of(SessionNeighbours(seen, "none", has_iuf=True).peer(3, near="all"), seen)
     np.testing.assert_allclose(scores[0], [1, 1, 0, 0, 0], atol=1e-6)  # only b shares more than item 1
-
-
-def test_rules_weigh_what_followed_by_its_distance(seen: Seen) -> None:
-    one, two = (SequenceRules(seen, steps).rules.toarray() for steps in (1, 2))
-    assert one[0].tolist() == [0, 1, 0, 0, 0]  # twice followed by 1
-    assert one[1].tolist() == [0.5, 0, 0.5, 0, 0]  # once by 0, once by 2
-    assert two[3].tolist() == pytest.approx([0, 1 / 3, 2 / 3, 0, 0])  # 2 one step, 1 two steps after
-    assert two[4].tolist() == [0] * 5
-
-
-def test_rules_score_from_the_last_items(seen: Seen) -> None:
-    last = scores_of(SequenceRules(seen, 1).peer("last"), seen)
-    np.testing.assert_allclose(last[1], [1, 0, 1, 0, 0], atol=1e-6)
-    both = scores_of(SequenceRules(seen, 1).peer(".5"), seen)
-    np.testing.assert_allclose(both[1], [1, 1, 1, 0, 0], atol=1e-6)  # .5, .5 x 1 after item 0, .5
-
-
-def test_ease_is_a_ridge_regression_of_each_item_on_all_others(seen: Seen) -> None:
-    [(l2, peer)] = solve_ease(seen, [2.0])
-    users, scores = seen.users.toarray(), np.zeros((4, 5))
-    for item in range(5):
-        others = np.delete(users, item, axis=1)
-        weights = np.linalg.solve(others.T @ others + l2 * np.eye(4), others.T @ users[:, item])
-        scores[:, item] = others @ weights
-    np.testing.assert_allclose(scores_of(peer, seen), scores / scores.max(axis=1, keepdims=True), atol=1e-5)
 
 
 def test_of_equal_scores_the_more_frequent_item_is_first(corpus: Corpus) -> None:
