@@ -42,29 +42,26 @@ MIN_TOKENS = 5
 MARK, UNSEEN_MARK = 0.5, 0.95
 BATCH = 1024
 EVERY = 5
-ALL_EVENTS = 10**9
 
 
-def is_here(histories: Histories) -> NDArray[np.bool_]:
-    """Whether users are evaluated and here today, bool[n]."""
+def is_unseen(histories: Histories) -> NDArray[np.bool_]:
+    """Whether users are evaluated and unknown to the training, bool[n]."""
     return histories.is_evaluated & (histories.hashes % np.uint64(EVERY) == 0)
 
 
-def without_today(corpus: Corpus, folder: Path, most: int) -> Corpus:
-    """A copy of a corpus in `folder` without today's events, `most` of each, of the users who are here today."""
+def without_unseen(corpus: Corpus, folder: Path) -> Corpus:
+    """A copy of a corpus in `folder` without what training would see of the users who are unknown to it."""
     shutil.copytree(corpus.folder, folder)
     for partition in range(corpus.num_partitions):
-        histories = corpus.read(partition)
+        histories, name = corpus.read(partition), partition_name(partition)
+        unseen, is_kept = np.flatnonzero(is_unseen(histories)), np.ones(len(histories.tokens), dtype=bool)
+        for user in unseen:
+            is_kept[histories.starts[user] : histories.ends[user]] = False
         held = np.where(histories.is_held_out, histories.ends - histories.starts, -1)
-        num_today = np.where(is_here(histories), np.minimum(held, most), 0)
-        is_today = np.zeros(len(histories.tokens), dtype=bool)
-        for end, number in zip(histories.ends, num_today, strict=True):
-            is_today[end - number : end] = True
-        name = partition_name(partition)
-        kept = np.concatenate(([0], np.cumsum(~is_today)))
-        np.save(folder / f"{name}.tokens.npy", histories.tokens[~is_today])
-        np.save(folder / f"{name}.offsets.npy", kept[histories.offsets])
-        np.save(folder / f"{name}.held_out.npy", (held - num_today).astype(np.int32))
+        held[unseen] = 0
+        np.save(folder / f"{name}.tokens.npy", histories.tokens[is_kept])
+        np.save(folder / f"{name}.offsets.npy", np.concatenate(([0], np.cumsum(is_kept)))[histories.offsets])
+        np.save(folder / f"{name}.held_out.npy", held.astype(np.int32))
     return describe_anew(open_corpus(folder))
 
 
@@ -138,9 +135,9 @@ def measure_unseen(name: str, data: Path) -> dict[str, Any]:
     config = TrainConfig(threads=THREADS)
     with tempfile.TemporaryDirectory() as folder:
         corpus = make_corpus_of(name, data, Path(folder))
-        before = without_today(corpus, Path(folder) / "before", most=ALL_EVENTS)
+        before = without_unseen(corpus, Path(folder) / "before")
         generation = train_last_night(before, config, Path(folder) / "store")
-        unseen = [np.flatnonzero(is_here(corpus.read(p))) for p in range(corpus.num_partitions)]
+        unseen = [np.flatnonzero(is_unseen(corpus.read(p))) for p in range(corpus.num_partitions)]
         vectors = np.concatenate(list(infer_unseen(corpus, before, generation, unseen)))
         trained = train_ours(corpus, config, Path(folder) / "trained")
         sides = {

@@ -14,7 +14,6 @@ the swapping; the limit is the budget and LEEWAY_BYTES, for the kernel counts co
             is what the transfer itself costs on this machine, whoever swaps
     swapping, bfloat16
             the same budget with users as bfloat16 (train.dtype), which are half the bytes, beside float32 in memory; no mark
-    growth  the peak with 1/16, 1/4 and all of the users: it has to stay within the same budget
 """
 
 import json
@@ -53,7 +52,7 @@ HALVES = "swapping, bfloat16"
 
 
 def measure_swap(_: Path, repeats: int = REPEATS) -> list[dict[str, Any]]:
-    """The ratio of epochs, then the peaks."""
+    """The ratio of epochs, with users as float32 and as bfloat16."""
     with tempfile.TemporaryDirectory(prefix="swap.") as folder:
         corpus_dir = write_corpus(Path(folder) / "corpus", NUM_USERS)
         runs: dict[str, list[dict[str, Any]]] = {side: [] for side in ("in memory", BARE, "swapping", HALVES)}
@@ -67,8 +66,7 @@ def measure_swap(_: Path, repeats: int = REPEATS) -> list[dict[str, Any]]:
             halved = FASTEST | {"dtype": "bfloat16"}
             runs[HALVES].append(run_alone(corpus_dir, store, BUDGET_BYTES, EPOCHS, halved))
         best = {side: min(told, key=lambda one: one["epoch_seconds"]) for side, told in runs.items()}
-        growth = [show_peak(Path(folder), share) for share in (16, 4)]
-    return [show_swap(best, runs["swapping"]), show_halves(best), *growth]
+    return [show_swap(best, runs["swapping"]), show_halves(best)]
 
 
 def show_swap(best: dict[str, dict[str, Any]], swapping: list[dict[str, Any]]) -> dict[str, Any]:
@@ -97,21 +95,6 @@ def show_halves(best: dict[str, dict[str, Any]]) -> dict[str, Any]:
     halves, in_memory = best[HALVES], best["in memory"]["epoch_seconds"]
     ratio = halves["epoch_seconds"] / in_memory
     return {"case": HALVES, "ratio": ratio, "mark": "none", "passed": True, "in memory": in_memory} | halves
-
-
-def show_peak(folder: Path, share: int) -> dict[str, Any]:
-    """The peak with a share of the users, one epoch; the ratio is to the budget."""
-    num_users = NUM_USERS // share
-    corpus_dir = write_corpus(folder / f"corpus-{share}", num_users)
-    peak = run_alone(corpus_dir, folder / f"store-{share}", BUDGET_BYTES, 1)["peak_bytes"]
-    case = f"growth, {num_users:,} users"
-    return {
-        "case": case,
-        "ratio": peak / BUDGET_BYTES,
-        "mark": "none",
-        "passed": peak <= BUDGET_BYTES,
-        "peak_bytes": peak,
-    }
 
 
 def write_corpus(folder: Path, num_users: int, num_items: int = NUM_ITEMS, partitions: int = PARTITIONS) -> Path:

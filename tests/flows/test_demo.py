@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import polars as pl
@@ -112,11 +113,8 @@ def test_demo_prints_what_a_perfect_export_holds(
 def test_a_night_that_the_gate_judges_otherwise_ends_the_demo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(logs: str, root: Path) -> None:
-        raise ResourceError("disk [full]")
-
     monkeypatch.setattr(demo.sys, "argv", ["demo", "--root", str(tmp_path), "--users", "50"])
-    monkeypatch.setattr(demo.surf2vec, "run", fail, raising=False)
+    monkeypatch.setattr(demo.surf2vec, "run", mock.Mock(side_effect=ResourceError("disk [full]")), raising=False)
     assert (demo.main(), "disk [full]" in capfd.readouterr().err) == (1, True)
     monkeypatch.setattr(demo.surf2vec, "run", lambda logs, root: literal_night(0, True), raising=False)
     assert (demo.main(), "verdict was 'held'" in capfd.readouterr().err) == (3, True)

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -171,26 +172,21 @@ def test_a_damaged_record_stops_the_night_and_says_what_to_do(root: Root) -> Non
     assert run(root)["alias"] == "champion"
 
 
-def test_a_record_that_the_registry_has_not_either(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    def find_nothing(*arguments: Any) -> None:
-        raise DamageError("run.json is missing in the registry")
-
-    monkeypatch.setattr(mlflow_runs, "read_document", find_nothing)
+def test_a_record_that_the_registry_has_not_either(root: Root) -> None:
     shutil.rmtree(root.run(releases(root)[1]))
-    with pytest.raises(DamageError, match="its record .*run.json is missing .*: run with --full"):
-        run(root)
-    assert run(root, full=True)["alias"] == "champion"
-
-
-def test_a_damaged_export_that_is_not_registered_is_made_anew(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*arguments: Any) -> None:
-        raise ResourceError("the disk is full")
-
-    deliver(root, 3)
-    with monkeypatch.context() as patch:
-        patch.setattr(tracking, "log_model", fail)
-        with pytest.raises(ResourceError):
+    with mock.patch.object(
+        mlflow_runs, "read_document", side_effect=DamageError("run.json is missing in the registry")
+    ):
+        with pytest.raises(DamageError, match="its record .*run.json is missing .*: run with --full"):
             run(root)
+        assert run(root, full=True)["alias"] == "champion"
+
+
+def test_a_damaged_export_that_is_not_registered_is_made_anew(root: Root) -> None:
+    deliver(root, 3)
+    full = ResourceError("the disk is full")
+    with mock.patch.object(tracking, "log_model", side_effect=full), pytest.raises(ResourceError):
+        run(root)
     runs = [Run(root, path.parent.name) for path in root.path.glob("runs/*/run.json")]
     [release] = [one.run_id for one in runs if not one.record().steps.registered]
     cut(next(root.export(release).glob("index/*")))

@@ -1,7 +1,7 @@
 """What the runbook says to do after a held night or a bug is done to the letter; a release then serves."""
 
 from pathlib import Path
-from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -35,13 +35,8 @@ def name_champion(root: Root) -> str | None:
 
 
 def test_a_bug_that_does_not_come_again(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*arguments: Any) -> None:
-        raise RuntimeError("a bug")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(steps, "export_vectors", fail)
-        with pytest.raises(RuntimeError):
-            run(root)
+    with mock.patch.object(steps, "export_vectors", side_effect=RuntimeError("a bug")), pytest.raises(RuntimeError):
+        run(root)
     monkeypatch.setattr(steps, "train", lambda *arguments: pytest.fail("it was trained again"))
     [record] = [Run(root, path.parent.name).record() for path in root.path.glob("runs/*/run.json")]
     result = run(root)

@@ -4,6 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -125,20 +126,14 @@ def test_what_was_rolled_back_comes_back_by_no_night(
     def night(*days: int) -> dict[str, Any]:
         return make_night(root.path, [str(logs / f"day-{day}.csv") for day in days], config=config)
 
-    def fail(*arguments: Any, **named: Any) -> None:
-        raise ResourceError("the disk is full")
-
+    full = {"side_effect": ResourceError("the disk is full")}
     first, second = night(1, 2, 3, 4), night(5)
     assert (second["alias"], second["night"]["base"]) == ("champion", first["release"])
-    with monkeypatch.context() as patch:
-        patch.setattr(steps, "train", fail)
-        with pytest.raises(ResourceError):
-            night(6)
+    with mock.patch.object(steps, "train", **full), pytest.raises(ResourceError):
+        night(6)
     rollback(root, publish, None)
-    with monkeypatch.context() as patch:
-        patch.setattr(tracking, "log_model", fail)
-        with pytest.raises(ResourceError):
-            night(6)
+    with mock.patch.object(tracking, "log_model", **full), pytest.raises(ResourceError):
+        night(6)
     [record] = [one for one in records(root) if "gate" in one["steps"] and "register" not in one["steps"]]
     assert (record["base"]["release"], record["steps"]["gate"]["verdict"]) == (first["release"], "passed")
 

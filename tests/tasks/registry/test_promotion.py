@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -122,7 +123,7 @@ def test_a_rollback_goes_to_the_champion_before_once(root: Root) -> None:
     assert aliases_of(root)["champion"] == 1
 
 
-def test_a_record_has_the_alias_that_its_version_has_now(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_has_the_alias_that_its_version_has_now(root: Root) -> None:
     def list_aliases() -> list[str | None]:
         found = [add_serving(root, PUBLISH, Run(root, release).record()) for release in ("r1", "r2")]
         return [record.steps.registered.alias for record in found]
@@ -131,11 +132,8 @@ def test_a_record_has_the_alias_that_its_version_has_now(root: Root, monkeypatch
     rollback(root, PUBLISH, None)
     assert list_aliases() == ["champion", None]
 
-    def be_away(*arguments: Any) -> None:
-        raise UnavailableError("MLflow is away")
-
-    monkeypatch.setattr(releases, "read_registry", be_away)
-    assert list_aliases() == [None, None]
+    with mock.patch.object(releases, "read_registry", side_effect=UnavailableError("MLflow is away")):
+        assert list_aliases() == [None, None]
 
 
 def test_registering_again_does_not_bring_back_what_was_rolled_back(root: Root) -> None:

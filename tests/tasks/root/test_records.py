@@ -22,67 +22,39 @@ from surf2vec.tasks.root.records import (
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.system.files import read_json, write_json
+from tests.tasks.report.test_report import RECORD as REPORTED
 
-RECORD = r"""
-{
-"request": "fce759bd5bae956c",
-"base": {"full_until": "2026-01-01", "release": "5295cab8534a", "space_id": "5295cab8534a",
-"window_id": "53e2a88c3fad6a0e"},
-"champion": "5295cab8534a",
-"command": "surf2vec run --logs /data/day0.csv --logs /data/day1.csv",
-"config": {"publish": {"tracking_uri": null, "model_name": "surf2vec-users"}},
-"created_at": "2026-11-25T02:45:52+00:00",
-"full_because": null,
-"full_until": "2026-01-01",
-"retained": null,
-"run_id": "b820c389cc63",
-"space": {"full_until": "2026-01-01", "release": "5295cab8534a", "space_id": "5295cab8534a",
-"window_id": "53e2a88c3fad6a0e"},
-"start": "after release 5295cab8534a, decay 0.9, epochs 2",
-"window_id": "827e035517eca820",
- "steps": {
-  "corpus": {"base": "53e2a88c3fad6a0e", "bytes": 12129, "digest": "827e035517eca820",
-  "funnel": [["users in the window", 40], ["users kept", 40]], "num_changed": 40, "num_held_out": 40, "num_items": 30,
-  "num_left": 0, "num_new_items": 0, "num_new_users": 0, "num_tokens": 615, "num_users": 40, "partitions": 8,
-  "seconds": 25.727, "since": "2026-01-01", "undated": false, "until": "2026-01-02", "window_id": "827e035517eca820"},
-  "evaluate": {"comparison": {"champion": "5295cab8534a", "champion_coverage": 1.0, "coverage": 1.0,
-  "num_items": 30, "num_users": 40, "ranks": "runs/b820c389cc63/ranks.npy"},
-  "digest": "b820c389cc63", "metrics": {"coverage_at_20": 1.0, "hit_at_10": 0.45, "hit_at_20": 1.0,
-  "mrr_at_20": 0.1596}, "num_users": 40, "seconds": 8.156},
-  "export": {"bytes": 13141, "digest": "b820c389cc63", "dtype": "float32",
-  "export_dir": "/data/root/export/b820c389cc63", "index_kind": "flat-fp16", "index_seconds": 0.503, "metrics": {},
-  "num_items": 30, "num_users": 40, "release": "b820c389cc63", "seconds": 17.251, "vector_size": 16},
-  "gate": {"champion": "5295cab8534a", "days": {"2026-01-01": 320, "2026-01-02": 320},
-  "digest": "c02ded6dc11f477b4385435f2dc898de9c3162a82d21ad297a1a5e6378faa08d", "held_by": [],
-  "metrics": {"gate_champion": 1.0, "gate_items": 1.0}, "passes": true, "seconds": 11.844, "table": [{"limit": ">= 1",
-  "rule": "the champion is the one that the night began with (1: yes)", "tonight": "1", "verdict": "passed"}],
-  "verdict": "passed"},
-  "ingest": {"digest": "", "events": 640, "formats": {"csv": 2}, "left_out": {}, "lines": 640, "many_queries": [],
-  "num_rejected": 0, "rejected": {}, "seconds": 23.667, "sources_known": 1, "sources_new": 1, "sources_replaced": 0,
-  "times": {"text with zone": 2}},
-  "register": {"digest": "625f6cd29b76d4385fbd4ebe92e985c843014f279ee44f90a4294b97055568e5",
-  "mlflow_page": null, "mlflow_run_id": "0fcddef737854a3184908ef39f574914", "model_name": "surf2vec-users",
-  "model_version": 2, "seconds": 31.033, "storage": "copy", "tracking_uri": "sqlite:////data/root/mlflow.db"},
-  "report": {"digest": "625f6cd29b76d4385fbd4ebe92e985c843014f279ee44f90a4294b97055568e5",
-  "report": "/data/root/runs/b820c389cc63/report.html", "seconds": 9.88},
-  "settle": {"digest": "b820c389cc63", "generation": 6, "kind": "incremental", "seconds": 5.409,
-  "space_id": "5295cab8534a"},
-  "train": {"best": null, "bytes_read": 41624, "bytes_written": 41624, "commit_stall": 0.2016,
-  "compile_seconds": 0.0149, "curve": [{"alpha": 0.0391, "epoch": 0.125, "heldout_loss": 3.9163, "loss": 3.2705,
-  "seconds": 1.52, "tokens": 42, "tokens_per_second": 27.6247}], "digest": "b820c389cc63", "generation": 4,
-  "heldout_loss": 3.98, "kernel": "cpu", "kernel_reason": "numba on 1 thread, deterministic", "loss": 3.3448,
-  "num_commits": 1, "num_processes": 1, "peak_bytes": 434954240, "plan": {"num_chunks": 1,
-  "reasons": ["all users fit"]}, "seconds": 21.282, "stall": 0.1648, "stopped_after_epoch": null, "tokens": 1102,
-  "tokens_per_second": 387.25, "train_seconds": 2.8457}
- }
+BASE = {
+    "full_until": "2026-01-01",
+    "release": "5295cab8534a",
+    "space_id": "5295cab8534a",
+    "window_id": "53e2a88c3fad6a0e",
 }
-"""
-"""The second night of a root; some lists are shortened."""
+STEPS: dict[str, Any] = REPORTED["steps"]
+RECORD: dict[str, Any] = REPORTED | {
+    "request": "fce759bd5bae956c", "base": BASE, "space": BASE, "champion": "5295cab8534a", "full_because": None,
+    "config": {"publish": {"tracking_uri": None, "model_name": "surf2vec-users"}}, "full_until": "2026-01-01",
+    "retained": None, "start": "after release 5295cab8534a, decay 0.9, epochs 2", "window_id": "827e035517eca820",
+    "steps": STEPS | {
+        "ingest": STEPS["ingest"] | {"digest": "", "many_queries": []},
+        "corpus": STEPS["corpus"] | {"base": "53e2a88c3fad6a0e", "num_changed": 40, "num_left": 0, "undated": False},
+        "evaluate": STEPS["evaluate"] | {"comparison": {
+            "champion": "5295cab8534a", "champion_coverage": 1.0, "coverage": 1.0, "num_items": 30, "num_users": 40,
+            "ranks": "runs/b820c389cc63/ranks.npy",
+        }},
+        "settle": {"digest": "b820c389cc63", "generation": 6, "kind": "incremental", "seconds": 5.409, "space_id": "s"},
+        "gate": STEPS["gate"] | {"days": {"2026-01-01": 320}, "metrics": {"gate_champion": 1.0}},
+        "register": {"digest": "625f6c", "mlflow_page": None, "mlflow_run_id": "0fcd", "model_name": "surf2vec-users",
+                     "model_version": 2, "seconds": 31.033, "storage": "copy", "tracking_uri": "sqlite:////data/mlflow.db"},
+        "report": {"digest": "625f6c", "report": "/data/root/runs/b820c389cc63/report.html", "seconds": 9.88},
+    },
+}  # fmt: skip
+"""The second night of a root."""
 
 
 def read_example(tmp_path: Path) -> Run:
     run = Run(Root(tmp_path), "b820c389cc63")
-    write_json(run.record_path, json.loads(RECORD))
+    write_json(run.record_path, RECORD)
     return run
 
 
@@ -91,19 +63,19 @@ def test_a_record_is_read(tmp_path: Path) -> None:
     assert record.base
     assert (record.base.release, record.start[:5], record.champion) == ("5295cab8534a", "after", "5295cab8534a")
     assert record.require(IngestStep).formats == {"csv": 2}
-    assert (record.require(CorpusStep).num_changed, record.require(CorpusStep).funnel[-1]) == (40, ("users kept", 40))
+    assert (record.require(CorpusStep).num_changed, record.require(CorpusStep).funnel[2]) == (40, ("tokens", 1_100_000))
     assert record.require(TrainStep).plan["num_chunks"] == 1
     comparison = record.require(EvaluateStep).comparison
     assert comparison
     assert (comparison.champion, comparison.num_users) == ("5295cab8534a", 40)
-    assert (record.require(SettleStep).kind, record.require(ExportStep).num_items) == ("incremental", 30)
+    assert (record.require(SettleStep).kind, record.require(ExportStep).num_items) == ("incremental", 40)
     assert (record.require(GateStep).is_held, record.require(RegisterStep).model_version) == (False, 2)
     assert record.setting("publish", "model_name") == "surf2vec-users"
     assert record.setting("publish", "of_a_later_version") is None
 
 
 def test_a_record_that_is_written_again_has_what_was_recorded(tmp_path: Path) -> None:
-    run, old = read_example(tmp_path), json.loads(RECORD)
+    run, old = read_example(tmp_path), json.loads(json.dumps(RECORD))
     run.update(command="another")
     assert read_json(run.record_path) == old | {"command": "another"}
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -38,12 +39,8 @@ def test_a_step_is_done_once_for_its_inputs(tmp_path: Path) -> None:
 
 def test_a_step_that_failed_is_done_again(tmp_path: Path) -> None:
     run = Run(Root(tmp_path), "r1")
-
-    def fail() -> TrainStep:
-        raise ResourceError("disk full")
-
     with pytest.raises(ResourceError):
-        run.step(TrainStep, "x", fail)
+        run.step(TrainStep, "x", mock.Mock(side_effect=ResourceError("disk full")))
     assert run.record().steps.ended() == {}
     assert run.step(TrainStep, "x", Counter()).generation == 1
 

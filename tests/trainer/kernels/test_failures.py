@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -46,11 +47,7 @@ FAILURES: dict[str, tuple[Exception, str]] = {
 
 def failing_kernel(error: Exception) -> Kernel:
     """A GPU kernel whose launch raises this error."""
-
-    def fail(*_: Any) -> int:
-        raise error
-
-    return kernel_of(fail)
+    return kernel_of(mock.Mock(side_effect=error))
 
 
 @pytest.mark.parametrize("failure", FAILURES)
@@ -109,12 +106,10 @@ def test_the_trainer_refuses_to_start(
 
 
 def test_a_card_that_torch_does_not_see_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def init() -> None:
-        raise RuntimeError("The NVIDIA driver on your system is too old\nPlease update")
-
     monkeypatch.setattr(triton, "JITFunction", type(gpu.train_stream))  # as if this kernel were not interpreted
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.cuda, "init", init)
+    old = RuntimeError("The NVIDIA driver on your system is too old\nPlease update")
+    monkeypatch.setattr(torch.cuda, "init", mock.Mock(side_effect=old))
     with pytest.raises(ResourceError, match=r"sees none here \(The NVIDIA driver on your system is too old\)"):
         gpu.find_device()
 
