@@ -6,8 +6,7 @@ cgroup where one can be made, whose limit is the budget and LEEWAY_MB, for the p
 watcher looks at what the run's process holds (anonymous and shared memory: what the budget is about), and at which step is
 under way; a step's seconds are those of all lives.
 
-Needs about 2.8 kB of disk a user, 56 GB for 20 million, where temporary files go (TMPDIR). With --record the record is written
-to headline.md as well.
+Needs about 2.8 kB of disk a user, 56 GB for 20 million, where temporary files go (TMPDIR).
 """
 
 import json
@@ -22,7 +21,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +29,13 @@ from surf2vec.tasks.root.records import CorpusStep, RunRecord, TrainStep, read_r
 from surf2vec.trainer.system.files import read_json
 from surf2vec.trainer.system.memory import private_bytes
 from tests.benchmarks.cgroups import memory_group
-from tests.benchmarks.harness import make_case, run_benchmark, show_figure
+from tests.benchmarks.harness import make_case, run_benchmark
 
 STEPS = ("ingest", "corpus", "train", "evaluate", "refit", "export", "register", "report")
 DAYS, DIM = 14, 128
 ALPHA = 0.3  # it falls to a tenth within the only epoch; so the mean is that of the default's first epochs
 LEEWAY_MB = 600
 LOOK_SECONDS, SIZE_SECONDS = 0.5, 10.0
-NOTES = Path(__file__).with_name("headline.md")
 
 
 @dataclass
@@ -76,10 +73,7 @@ def measure_headline(
             told = live([*command, *run], root, watch, budget_mb, until=step)
         record = read_run_record(root / "runs" / told["run_id"] / "run.json")
         size_bytes = size_of(root)
-    case = tell_case(watch, record, told, sampled, budget_mb) | {"root_bytes": size_bytes}
-    if "--record" in sys.argv:
-        NOTES.write_text(write_notes(case, watch, record, shlex.join(run)), encoding="utf-8")
-    return [case]
+    return [tell_case(watch, record, told, sampled, budget_mb) | {"root_bytes": size_bytes}]
 
 
 def live(
@@ -189,40 +183,6 @@ def tell_case(
         | {"peaks": {name: step.peak_bytes for name, step in steps.items()}, "kills": watch.kills}
         | {"metrics": told["metrics"]}
     )
-
-
-def write_notes(case: dict[str, Any], watch: Watch, record: RunRecord, command: str) -> str:
-    """The record in Markdown."""
-    newline = "\n"
-    rows = [
-        f"| {name} | {step.seconds:,.0f} | {step.peak_bytes / 1e9:.2f} | {step.disk_bytes / 1e9:.1f} |"
-        for name, step in watch.steps.items()
-    ]
-    figures = [f"* {name}: {show_figure(value)}" for name, value in case.items() if not isinstance(value, dict | list)]
-    return f"""# Logs to registry: {case["case"]} within {case["budget_bytes"] / 1e9:g} GB
-
-{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, by
-`python -m tests.benchmarks.headline {shlex.join(sys.argv[1:])}`, which ran
-
-    surf2vec {command}
-
-and killed it with -9 twice: in {"; in ".join(case["kills"])}. The same command went on each time. Seconds are those of all
-lives, with what was done again.
-
-| step | seconds | peak memory, GB | the root on disk at most, GB |
-|---|--:|--:|--:|
-{newline.join(rows)}
-
-## The plan of the training
-
-{newline.join(f"* {reason}" for reason in record.require(TrainStep).plan["reasons"])}
-
-## Figures
-
-{newline.join(figures)}
-
-Metrics: {show_figure(case["metrics"])}.
-"""
 
 
 if __name__ == "__main__":

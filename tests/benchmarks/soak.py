@@ -221,25 +221,6 @@ def judge(seen: list[dict[str, Any]], name: str, said: dict[str, str]) -> dict[s
     )
 
 
-def draw(seen: list[dict[str, Any]], path: Path) -> None:
-    """A small plot a quantity, night by night, in one SVG."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    names = quantities(seen)
-    figure, axes = pyplot.subplots(-(-len(names) // 5), 5, figsize=(20, 2.2 * -(-len(names) // 5)))
-    for axis, name in zip(axes.flat, names, strict=False):
-        axis.plot(*series(seen, name), linewidth=0.8)
-        axis.set_title(name, fontsize=9)
-        axis.set_ylim(bottom=0)
-        axis.axvline(SETTLED, color="#ccc", linewidth=0.8)
-    figure.tight_layout()
-    figure.savefig(path)
-    pyplot.close(figure)
-
-
 def measure_soak(
     _: Path, nights: int = 300, stack_roots: int = 30, on: str = "stack", minutes: int = 0, out: str = "soak"
 ) -> list[dict[str, Any]]:
@@ -254,7 +235,6 @@ def measure_soak(
             open_place(Path(name), on == "stack") as place,
         ):
             seen = run_nights(place, nights, minutes, folder / "nights.jsonl")
-        draw(seen, folder / "nights.svg")
         said = SAID | ({"artifacts bytes": ELSEWHERE, "artifacts files": ELSEWHERE} if on == "stack" else {})
         held = sum(one["held"] for one in seen)
         cases = [judge(seen, name, said) | {"held": held} for name in quantities(seen[len(seen) // 2 :])]

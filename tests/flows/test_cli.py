@@ -105,8 +105,7 @@ def test_the_documents_name_no_command_that_there_is_not() -> None:
 
 
 def test_unknown_options_and_settings_exit_2_with_the_way_out() -> None:
-    result = call("run", "--rot")
-    assert (result.returncode, "--root" in result.stderr) == (2, True)
+    assert "--root" in call("run", "--rot").stderr
     result = call("run", "--set", "train.epoch=2", "--json")
     assert result.returncode == 2
     error = json.loads(result.stdout)["error"]
@@ -125,11 +124,20 @@ def test_a_folder_that_is_no_root_exits_2(command: str, tmp_path: Path) -> None:
     assert not (tmp_path / "nothing").exists()
 
 
-def test_credentials_in_a_url_are_refused_before_anything_keeps_them(tmp_path: Path) -> None:
-    result = call("run", "--root", str(tmp_path / "root"), "--logs", "s3://me:hunter2@bucket/*.csv", "--json")
-    assert result.returncode == 2
-    assert "has credentials in it" in json.loads(result.stdout)["error"]["message"]
-    assert "hunter2" not in result.stdout + result.stderr
+@pytest.mark.parametrize(
+    ("logs", "code", "message"),
+    [
+        ("s3://me:hunter2@bucket/*.csv", "bad_input", "has credentials in it"),
+        ("/none*.csv", "bad_input", "no file matches"),
+    ],
+)
+def test_logs_that_cannot_be_read_are_refused_before_anything_is_kept(
+    tmp_path: Path, logs: str, code: str, message: str
+) -> None:
+    result = call("run", "--root", str(tmp_path / "root"), "--logs", logs, "--json")
+    error = json.loads(result.stdout)["error"]
+    assert (result.returncode, error["code"], message in error["message"]) == (2, code, True)
+    assert not any(word in result.stdout + result.stderr for word in ("hunter2", "Traceback"))
     assert not (tmp_path / "root").exists()
 
 

@@ -155,11 +155,3 @@ def test_too_many_rejects_exit_1_and_leave_what_was_there(night: tuple[Path, dic
     assert "Traceback" not in result.stderr
     after = {name: digest for name, digest in snapshot(root).items() if not name.startswith("rejects/")}
     assert after == {name: digest for name, digest in before.items() if not name.startswith("rejects/")}
-
-
-def test_no_such_file_exits_2_with_one_object(tmp_path: Path) -> None:
-    result = call("run", "--root", str(tmp_path / "root"), "--json", "--logs", str(tmp_path / "none*.csv"))
-    assert result.returncode == 2
-    assert json.loads(result.stdout)["error"]["code"] == "bad_input"
-    assert "Traceback" not in result.stderr
-    assert not (tmp_path / "root").exists()

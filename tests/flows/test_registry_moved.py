@@ -1,15 +1,13 @@
 """A root whose registry went away, or has another address by now: the night after what the runbook says to do then."""
 
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from surf2vec.infra.services import Service, find_port, responds
-from surf2vec.infra.stack import QUIET
+from surf2vec.infra.services import Service
 from surf2vec.operations import gc
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.night import steps
@@ -22,6 +20,7 @@ from surf2vec.trainer.system.files import read_json, write_json
 from surf2vec.trainer.training.loop import train
 from tests.flows.test_doctor_advice import deliver, run
 from tests.flows.test_nightly import snapshot
+from tests.servers.mlflow import serve_mlflow
 from tests.tasks.forgetting.test_forget import erase
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]
@@ -50,15 +49,8 @@ def versions(uri: str) -> list[int]:
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     """MLflow's server; its address is its name."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    port = find_port(None)
-    address, places = f"http://127.0.0.1:{port}", f"--backend-store-uri=sqlite:///{tmp_path}/server.db"
-    argv = [sys.executable, "-m", "mlflow", "server", f"--port={port}", "--workers=1", places]
-    argv.append(f"--artifacts-destination={tmp_path}/artifacts")
-    service = Service(address, argv, tmp_path / "server.log", lambda: responds(f"{address}/health"), QUIET)
-    service.start()
-    service.wait()
-    yield service
-    service.stop()
+    with serve_mlflow(tmp_path, f"sqlite:///{tmp_path}/server.db", tmp_path / "artifacts") as server:
+        yield server
 
 
 @pytest.mark.long

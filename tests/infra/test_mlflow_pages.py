@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from surf2vec.infra.services import Service, find_port, responds
-from surf2vec.infra.stack import QUIET
 from surf2vec.tasks.registry.mlflow_runs import VIEW
 from surf2vec.tasks.root.run import Root, read_run_records
 from tests.infra.browser import PROGRAM, Browser
+from tests.servers.mlflow import serve_mlflow
 
 pytestmark = [
     pytest.mark.slow,
@@ -57,26 +56,16 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
     command = [sys.executable, "-m", "surf2vec.flows.demo", "--root", str(folder), "--users", "2000"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    root, port = Root(folder / "root"), find_port(None)
+    root = Root(folder / "root")
     newest = max(read_run_records(root), key=lambda record: record.created_at).steps.registered
     assert newest
-    url = f"http://127.0.0.1:{port}"
-    command = [
-        sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
-        "--backend-store-uri", root.tracking_uri,
-    ]  # fmt: skip
-    server = Service("mlflow", command, folder / "server.log", lambda: responds(f"{url}/health"), QUIET)
-    server.start()
-    try:
-        server.wait()
+    with serve_mlflow(folder, root.tracking_uri) as server:
         places = (
             {"": "/health", "experiment": "/#/experiments/1"}
             | {"run": f"/#/experiments/1/runs/{newest.mlflow_run_id}", "model": "/#/models/surf2vec-users"}
             | {"version": "/#/models/surf2vec-users/versions/3"}
         )
-        yield {name: f"{url}{place}{VIEW if name else ''}" for name, place in places.items()}
-    finally:
-        server.stop()
+        yield {name: f"{server.name}{place}{VIEW if name else ''}" for name, place in places.items()}
 
 
 @pytest.fixture(scope="module", params=[390, 768, 1280])

@@ -32,15 +32,20 @@ def make_served(
 
 
 def register(root: Root, release: str, window_id: str, publish: PublishConfig, day: int = 1, **storage: Any) -> None:
-    """The store's generation as a release: exported, registered, pinned, with the record of its run."""
+    """The store's generation as a release: exported, registered, pinned."""
     export = export_release(root, release, root.corpus(window_id), open_generation(root.store), **storage)
+    record_release(root, release, export, window_id, publish, day)
+    with lock_store(root.store):
+        pin_generation(root.store, release)
+
+
+def record_release(root: Root, release: str, export: Path, window_id: str, publish: PublishConfig, day: int) -> None:
+    """An export as a registered release of the night of this day of November, with the record of its run."""
     values = {"run_id": release, "created_at": f"2026-11-{day:02d}T04:00:00+00:00", "window_id": window_id}
     record = write_run_record(release, config={"publish": publish.model_dump(mode="json")}, **values)
     registered = publish_release(root, publish, record, export, None)
     steps = IngestStep(digest=""), ExportStep(digest=""), registered, ReportStep(digest="")
     Run(root, release).amend(lambda _: record.replace(steps=record.steps.replace(*steps)))
-    with lock_store(root.store):
-        pin_generation(root.store, release)
 
 
 def champion_vectors(root: Root, publish: PublishConfig) -> dict[str, bytes]:

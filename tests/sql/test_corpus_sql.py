@@ -2,7 +2,6 @@
 
 from __future__ import annotations  # a DuckDB type kept in a signature would make nanobind report a leak at exit
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from surf2vec.sql.runner import connect, create_table, fetch_rows
+from surf2vec.sql.runner import create_table, fetch_rows
 from tests.data.corpora import user_hash
 from tests.data.event_files import Event, moment, write_events_file
 
@@ -22,12 +21,6 @@ EVENTS = [
     Event("bob", "/a", moment(1), "two", 1),
 ]
 UNDATED = [Event("ann", "/z", 3, "three", 1)]
-
-
-@pytest.fixture
-def con(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    with connect(200_000_000, tmp_path / "spill", 1) as connection:
-        yield connection
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Every SQL step on empty input: no rows, or one row that says so. A new file of sql/ must be named here."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from surf2vec.sql.runner import FOLDER, connect, fetch_rows
-from surf2vec.tasks.config import IngestConfig
+from surf2vec.sql.runner import FOLDER, fetch_rows
 from surf2vec.tasks.events.events_files import EVENTS_SCHEMA
 from surf2vec.tasks.ingest.blocks import LINES_SCHEMA
 from surf2vec.tasks.ingest.delimited import FIELDS_SCHEMA
-from surf2vec.tasks.ingest.staging import define_session
 
 TABLES = {
     "stg_lines": "line bigint, user_id varchar, page_key varchar, query varchar, time varchar, verdict varchar",
@@ -58,24 +55,23 @@ ALL = {str(path.relative_to(FOLDER).with_suffix("")) for path in FOLDER.rglob("*
 
 
 @pytest.fixture
-def con(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    with connect(300_000_000, tmp_path / "spill", 1) as con:
-        define_session(con, IngestConfig())
-        for name, columns in TABLES.items():
-            con.execute(f"create temporary table {name} ({columns})")
-        con.register("delivered_lines", LINES_SCHEMA.empty_table())
-        con.register("source_fields", FIELDS_SCHEMA.empty_table())
-        con.register("split_fields", FIELDS_SCHEMA.append(pa.field("is_request", pa.bool_())).empty_table())
-        yield con
+def tables(con: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    """The connection, with all that steps read, empty."""
+    for name, columns in TABLES.items():
+        con.execute(f"create temporary table {name} ({columns})")
+    con.register("delivered_lines", LINES_SCHEMA.empty_table())
+    con.register("source_fields", FIELDS_SCHEMA.empty_table())
+    con.register("split_fields", FIELDS_SCHEMA.append(pa.field("is_request", pa.bool_())).empty_table())
+    return con
 
 
 @pytest.mark.parametrize("model", sorted(ALL - MACROS))
-def test_nothing_gives_nothing(con: duckdb.DuckDBPyConnection, tmp_path: Path, model: str) -> None:
+def test_nothing_gives_nothing(tables: duckdb.DuckDBPyConnection, tmp_path: Path, model: str) -> None:
     for name, schema in FILES.items():
         pq.write_table(schema.empty_table(), tmp_path / name)
     files = {"files": [str(tmp_path / "events.parquet")], "paths": [str(tmp_path / "log.parquet")]}
     files |= {"item_counts": str(tmp_path / "counts.parquet"), "vocabulary": str(tmp_path / "vocabulary.parquet")}  # type: ignore[dict-item]
-    rows = fetch_rows(con, model, PARAMS | files)
+    rows = fetch_rows(tables, model, PARAMS | files)
     assert rows == ([ONE_ROW[model]] if model in ONE_ROW else [])
 
 

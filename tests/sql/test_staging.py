@@ -1,7 +1,7 @@
 """The staging models on literal lines: what they make of each format, and why a line is left out."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from surf2vec.sql.runner import connect, create_table
-from surf2vec.tasks.config import IngestConfig
+from surf2vec.sql.runner import create_table
 from surf2vec.tasks.ingest.blocks import LINES_SCHEMA
 from surf2vec.tasks.ingest.delimited import FIELDS_SCHEMA
 from surf2vec.tasks.ingest.formats import ROLES
-from surf2vec.tasks.ingest.staging import MAX_TIME_BYTES, MAX_URL_BYTES, MAX_USER_BYTES, define_session
+from surf2vec.tasks.ingest.staging import MAX_TIME_BYTES, MAX_URL_BYTES, MAX_USER_BYTES
 from surf2vec.tasks.ingest.visits import ASSET_PATTERN, CRAWLER_PATTERN
 
 PARAMS = {
@@ -26,13 +25,6 @@ PARAMS = {
 }  # fmt: skip
 ABSENT = {f"{role}_column": "surf2vec_absent" for role in ROLES}
 BROWSER = "Mozilla/5.0 (X11; Linux x86_64; rv:146.0) Gecko/20100101 Firefox/146.0"
-
-
-@pytest.fixture
-def con(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    with connect(300_000_000, tmp_path / "spill", 1) as con:
-        define_session(con, IngestConfig())
-        yield con
 
 
 def stage(con: duckdb.DuckDBPyConnection, model: str, **params: Any) -> list[tuple[Any, ...]]:

@@ -1,28 +1,19 @@
 """From staged lines to events, model by model, on literal rows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 
-from surf2vec.sql.runner import connect, create_table, fetch_rows
-from surf2vec.tasks.config import IngestConfig
-from surf2vec.tasks.ingest.staging import LEFT_OUT, define_session
+from surf2vec.sql.runner import create_table, fetch_rows
+from surf2vec.tasks.ingest.staging import LEFT_OUT
 from surf2vec.tasks.ingest.times import EARLIEST, OLDEST, TimeScale, scale_of
 from tests.data.corpora import user_hash
 
 LATEST = datetime(2026, 11, 22)
 Row = tuple[Any, ...]
-
-
-@pytest.fixture
-def con(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    with connect(300_000_000, tmp_path / "spill", 1) as con:
-        define_session(con, IngestConfig())
-        yield con
 
 
 def put(con: duckdb.DuckDBPyConnection, table: str, columns: str, rows: Sequence[Row]) -> None:

@@ -43,26 +43,6 @@ def found(root: Path) -> list[tuple[Any, ...]]:
     return read_events(root, "user_id, url, ts")
 
 
-def test_a_day_half_delivered_then_whole_under_the_same_name(tmp_path: Path, root: Path) -> None:
-    first, second = lines(1, range(40)), lines(2, range(40))
-    take_in(root, write_log(tmp_path / "d1.csv", *first), write_log(tmp_path / "d2.csv", *second[:20]))
-    assert found(root) == events_of(first, second[:20])
-    write_log(tmp_path / "d2.csv", *second)
-    told = take_in(root, f"{tmp_path}/d*.csv")
-    assert (told["sources_known"], told["sources_replaced"]) == (1, 1)
-    assert found(root) == events_of(first, second)
-
-
-def test_a_straggler_the_next_day(tmp_path: Path, root: Path) -> None:
-    whole, late, second = lines(1, range(97)), lines(1, range(97, 100)), lines(2, range(50))
-    take_in(root, write_log(tmp_path / "d1.csv", *whole))
-    take_in(root, write_log(tmp_path / "d2.csv", *second), write_log(tmp_path / "late-d1.csv", *late))
-    assert found(root) == events_of(whole, late, second)
-    (first_day,) = {file.day for file in select_window(Root(root), FIRST, FIRST, None).files}
-    assert first_day == FIRST
-    assert select_window(Root(root), FIRST, FIRST, None).num_events == 100
-
-
 def test_two_utc_days_in_one_local_day(tmp_path: Path, root: Path) -> None:
     """A day in Berlin begins at 22 o'clock UTC; its file has the end of one UTC day and most of the next."""
     berlin = [f"u{n},/p{n},2020-07-02T{n:02d}:30:00" for n in range(24)]

@@ -1,14 +1,11 @@
 """Roots that share a registry: forgetting in one takes away only what that one registered, and names what others still have."""
 
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from surf2vec.infra.services import Service, find_port, responds
-from surf2vec.infra.stack import QUIET
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.publish import publish_release
@@ -18,6 +15,7 @@ from surf2vec.tasks.root.run import Root, Run
 from tests.roots.releases import read_users
 from tests.roots.serving import champion_vectors, register
 from tests.roots.training import prepare, train_root
+from tests.servers.mlflow import serve_mlflow
 from tests.tasks.forgetting.test_forget import GOING, erase, others
 
 WINDOW: list[str] = []
@@ -163,20 +161,8 @@ def test_on_a_server_that_only_the_root_remembers(
     tmp_path: Path, trained: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Artifacts go through MLflow's server, whose address stands in no setting and not in the environment."""
-    url = f"http://127.0.0.1:{find_port(None)}"
-    address = ["--host", "127.0.0.1", "--port", url.rpartition(":")[2], "--workers", "1"]
-    places = [
-        "--backend-store-uri",
-        f"sqlite:///{tmp_path}/server.db",
-        "--artifacts-destination",
-        f"{tmp_path}/artifacts",
-    ]
-    command = [sys.executable, "-m", "mlflow", "server", *address, *places]
-    server = Service("mlflow", command, tmp_path / "server.log", lambda: responds(f"{url}/health"), QUIET)
-    server.start()
-    try:
-        server.wait()
-        shared = Shared(tmp_path, trained, url)
+    with serve_mlflow(tmp_path, f"sqlite:///{tmp_path}/server.db", tmp_path / "artifacts") as server:
+        shared = Shared(tmp_path, trained, server.name)
         bare = {name: PublishConfig(model_name=name, experiment=name) for name in "ab"}
         root, other = shared.add("a", shared.publish("a")), shared.add("b", shared.publish("b"))
         shared.client.copy_model_version("models:/b/1", "prod")
@@ -191,5 +177,3 @@ def test_on_a_server_that_only_the_root_remembers(
         assert (told["found"], [left["used_by"] for left in told["elsewhere"]]) == (0, [["models:/prod/1"]])
         assert not {"user-11", "user-33"} & shared.pulled("models:/b@champion")
         assert not (root.path / "mlflow.db").exists()
-    finally:
-        server.stop()

@@ -21,8 +21,6 @@ import pytest
 
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.ingest.formats import recognise
-from surf2vec.tasks.ingest.ingest import estimate_users
-from surf2vec.tasks.ingest.sources import SourceFile
 from surf2vec.trainer.errors import InputError
 from tests.roots.ingest import read_events, take_in
 
@@ -77,15 +75,6 @@ def test_cut_and_damaged_logs_are_refused(tmp_path: Path, name: str, is_cut: boo
         (tmp_path / name).write_bytes(data[:place] + (b"" if is_cut else wrong + data[place + 9 :]))
         with pytest.raises(InputError, match=f"{name} is cut short or damaged"):
             take_in(tmp_path / "root", tmp_path / name)
-
-
-def test_a_compressed_log_has_as_many_users_as_a_gzipped_one(tmp_path: Path) -> None:
-    logs = {}
-    for name in ("a.csv.gz", "a.csv.xz", "a.csv.zip"):
-        (tmp_path / name).write_bytes(PACK[name](CSV.encode()))
-        logs[name] = recognise(tmp_path / name, IngestConfig())
-    source = SourceFile("a", "0" * 64, (1_000_000, 0, 0))
-    assert len({estimate_users([(log, source)]) for log in logs.values()}) == 1
 
 
 def write_sqlite(path: Path) -> None:

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from surf2vec.tasks.ingest import blocks as logblocks
 from surf2vec.tasks.ingest import ingest as ingest_module
 from surf2vec.tasks.ingest import staging
 from surf2vec.trainer.errors import InputError, RejectedError, ResourceError, SurfError
@@ -144,15 +143,6 @@ def test_unusable_lines_of_other_formats(tmp_path: Path, root: Path) -> None:
         ("b.log", 3, "time not readable"),
     ]
     assert record["left_out"] == {"no page": 2, "no user": 1}
-
-
-def test_a_line_longer_than_a_block(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logblocks, "MAX_LINE_BYTES", 1 << 16)
-    monkeypatch.setattr(logblocks, "BLOCK_BYTES", 1 << 15)
-    log = write_log(tmp_path / "a.csv", "u,/a,2020-07-01", f"u,/{'x' * 300_000},2020-07-01", "u,/b,2020-07-01")
-    take_in(root, log, max_reject_ratio=1)
-    assert read_rejects(root) == [("a.csv", 3, "line too long")]
-    assert [(url, line) for _, url, _, line in read_events(root)] == [("/a", 2), ("/b", 4), ("/old", 2)]
 
 
 def test_too_many_rejects(tmp_path: Path, root: Path) -> None:

@@ -64,14 +64,6 @@ def test_the_same_again_changes_nothing_and_a_damaged_copy_is_mended(root: Root,
     assert bytes_of(out) == bytes_of(root.export("r2"))
 
 
-def test_another_release_replaces_the_older_pull(root: Root, tmp_path: Path) -> None:
-    out = tmp_path / "vectors"
-    pull("models:/surf2vec-users/1", out, root.tracking_uri)
-    pull(CHAMPION, out, root.tracking_uri)
-    assert bytes_of(out) == bytes_of(root.export("r2"))
-    assert list(tmp_path.iterdir()) == [out]
-
-
 @pytest.mark.parametrize(
     ("name", "change", "words"),
     [

@@ -13,12 +13,10 @@ import pytest
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.queries.similar import similar_users
 from surf2vec.tasks.registry import tracking
-from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.registry.pull import pull
 from surf2vec.tasks.registry.releases import read_model
 from surf2vec.tasks.registry.versions import Registered, Version
 from surf2vec.tasks.root.identity import ROOT_TAG
-from surf2vec.tasks.root.records import ExportStep, IngestStep, ReportStep
 from surf2vec.tasks.root.run import Root, Run, lock_root
 from surf2vec.tasks.upkeep.doctor import examine
 from surf2vec.tasks.upkeep.gc import References, collect_garbage, find_waste
@@ -27,7 +25,8 @@ from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.writer import lock_store, pin_generation
 from surf2vec.trainer.system.files import write_json
 from tests.faults.exits import run_dying
-from tests.roots.releases import draw_generation, export_release, make_corpus, make_release, write_run_record
+from tests.roots.releases import draw_generation, export_release, make_corpus, make_release
+from tests.roots.serving import record_release
 from tests.roots.training import make_trained, rows_by_user
 from tests.tasks.upkeep.test_repartition import snapshot
 
@@ -41,22 +40,13 @@ def collect(root: Root, publish: PublishConfig = CONFIG, dry_run: bool = False) 
         return collect_garbage(root, publish, dry_run)
 
 
-def register(root: Root, release: str, day: int, publish: PublishConfig = CONFIG) -> None:
-    """A release of a night: its own corpus, export and run, registered; it becomes the champion."""
-    export = make_release(root, release, num_users=10)
-    values = {"run_id": release, "created_at": f"2026-11-{day:02d}T04:00:00+00:00", "window_id": f"window-{release}"}
-    record = write_run_record(release, config={"publish": publish.model_dump(mode="json")}, **values)
-    registered = publish_release(root, publish, record, export, None)
-    steps = IngestStep(digest=""), ExportStep(digest=""), registered, ReportStep(digest="")
-    Run(root, release).amend(lambda _: record.replace(steps=record.steps.replace(*steps)))
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Root, Path]:
     """A root after six nights, of which the third still serves, and a copy to put in its place again."""
     root = make_trained(tmp_path_factory.mktemp("gc") / "root", 2, num_users=30)
     for day, release in enumerate(RELEASES, start=1):
-        register(root, release, day)
+        export = make_release(root, release, num_users=10)  # with a corpus of its own
+        record_release(root, release, export, f"window-{release}", CONFIG, day)
         if release in ("r1", "r3"):
             pin_generation(root.store, release)
     tracking.set_alias(root.tracking_uri, CONFIG.model_name, "champion", 3)
