@@ -154,11 +154,7 @@ def show_figure(value: Any) -> str:
 
 
 def append_results(name: str, cases: Sequence[dict[str, Any]]) -> None:
-    """A row a case in results.csv: when, on what machine, with which command, at which commit; rows without a column get it."""
-    rows = []
-    if RESULTS.exists():
-        with RESULTS.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+    """A row a case in results.csv: when, on what machine, with which command, at which commit."""
     run = {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "name": name,
@@ -166,16 +162,15 @@ def append_results(name: str, cases: Sequence[dict[str, Any]]) -> None:
         "command": shlex.join(["python", "-m", f"tests.benchmarks.{name}", *sys.argv[1:]]),
         "commit": name_commit(),
     }
-    for case in cases:
-        figures = json.dumps({key: value for key, value in case.items() if key not in COLUMNS})
-        told = {column: case[column] for column in ("case", "mark", "passed")}
-        rows.append(run | told | {"ratio": f"{case['ratio']:.4f}", "figures": figures})
-    written = RESULTS.with_suffix(".tmp")
-    with written.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    written.replace(RESULTS)
+    is_new = not RESULTS.exists()
+    with RESULTS.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        for case in cases:
+            figures = json.dumps({key: value for key, value in case.items() if key not in COLUMNS})
+            told = {column: case[column] for column in ("case", "mark", "passed")}
+            writer.writerow(run | told | {"ratio": f"{case['ratio']:.4f}", "figures": figures})
 
 
 def name_commit() -> str:

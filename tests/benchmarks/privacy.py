@@ -2,10 +2,8 @@
 
 member     half of the users are in the log. An attacker knows the pages of somebody, all of them or all but the newest, and asks
            whether this person was in it. AUC with its 95 % interval (.5: no better than chance), by the nearest
-           trail, the nearest
-           interest, and the loss of the next pages. An attacker who knows the user id needs none of it: ids are in the release,
-           or their
-           pseudonyms.
+           trail, the nearest interest, and the loss of the next pages. An attacker who knows the user id needs none of it: ids
+           are in the release, or their pseudonyms.
 rebuild    the last pages of users from their trails: how often the newest page, and all of them, are exact; how often rare
            ones, seen by fewer than RARE_USERS; and how often a rare page from further back is among the first ten items.
 link       two releases with pseudonyms under different keys, of the same events, and of every second event each: how often the
@@ -58,19 +56,9 @@ def measure_privacy(data: Path, users: int = 6000, seed: int = 1, log: str = "al
         events = draw_users(pl.read_parquet(data / f"{name}.parquet"), users, seed)
         for fewest in MIN_ITEM_USERS:
             with tempfile.TemporaryDirectory() as folder:
-                cases += say(attack_one(name, events, fewest, Path(folder), seed))
+                cases += attack_one(name, events, fewest, Path(folder), seed)
         with tempfile.TemporaryDirectory() as folder:
-            cases += say(attack_two(name, events, Path(folder)))
-    return cases
-
-
-def say(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The cases, printed as they come: all of them take long."""
-    for case in cases:
-        print(
-            {key: round(value, 3) if isinstance(value, float) else value for key, value in case.items()},
-            file=sys.stderr,
-        )
+            cases += attack_two(name, events, Path(folder))
     return cases
 
 

@@ -9,7 +9,6 @@ planner predicted and what the workers counted; the balance of load; tokens per 
 REPEATS trainings (one with more than two workers).
 """
 
-import dataclasses
 import json
 import shutil
 import subprocess
@@ -27,7 +26,6 @@ from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
 from surf2vec.trainer.system.files import read_json
-from surf2vec.trainer.training.item_blocks import ItemBlocks
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.vectors import BothParts, read_item_vectors
 from tests.benchmarks.defaults import METRICS
@@ -38,7 +36,6 @@ from tests.benchmarks.peers import Vectors, answer_held_out, difference_in_error
 from tests.benchmarks.swap import write_corpus
 from tests.roots.store_contents import count_differences, read_tables
 from tests.servers.torchrun import make_command, run_and_kill
-from tests.trainer.training.test_item_blocks import block_loads
 
 LOG = "wikispeedia_unfinished"
 SEEDS, QUALITY_EPOCHS = (1, 2, 3), 20
@@ -111,7 +108,7 @@ def compare_with_one(corpus: Corpus, folder: Path) -> list[dict[str, Any]]:
     values = {key: ask(corpus, store) for key, store in stores.items()}
     sharded = [num for mode, num in TEAMS if mode == "sharded"]
     cases += [judge_quality(values, mode, num) for mode, num in TEAMS]
-    return cases + [balance(corpus, told["sharded", num, first], f"wikispeedia, {num}") for num in sharded]
+    return cases + [balance(told["sharded", num, first], f"wikispeedia, {num}") for num in sharded]
 
 
 def kill_workers(corpus: Corpus, folder: Path, mode: str) -> dict[str, Any]:
@@ -155,15 +152,12 @@ def judge_quality(values: Mapping[tuple[str, int, int], Values], mode: str, num_
     return make_case(f"quality, {num_workers} workers, {mode}", min(ratios), mark, passed) | figures
 
 
-def balance(corpus: Corpus, told: Told, case: str, weights: tuple[float, ...] = ()) -> dict[str, Any]:
-    """The largest worker's tokens, and block's, over what its share of them is; weights: the workers', unless equal."""
+def balance(told: Told, case: str, weights: tuple[float, ...] = ()) -> dict[str, Any]:
+    """The largest worker's tokens over what its share of them is; weights: the workers', unless equal."""
     tokens = np.array([load["tokens"] for load in told["workers"]])
     wanted = np.array(weights or [1.0] * len(tokens))
     ratio = float((tokens / tokens.sum() * wanted.sum() / wanted).max())
-    config = dataclasses.replace(TrainConfig(), vector_size=1, bias=0)
-    blocks = block_loads(ItemBlocks(config, corpus.count_training_tokens(), told["plan"]["num_blocks"]))
-    figures = {"tokens of each": ", ".join(f"{number:,.0f}" for number in tokens), "blocks": len(blocks)}
-    figures["largest block over mean"] = float(blocks.max() / blocks.mean())
+    figures = {"tokens of each": ", ".join(f"{number:,.0f}" for number in tokens)}
     return make_case(f"balance, {case} workers", ratio, f"<= {BALANCE_MARK}", ratio <= BALANCE_MARK) | figures
 
 
@@ -184,8 +178,8 @@ def measure_made(corpus: Corpus, folder: Path) -> list[dict[str, Any]]:
     num_tokens = float(corpus.tokens.sum())
     return [
         *(compare_bytes(side, told[0]) for side, told in runs.items() if told[0].get("workers")),
-        *(balance(corpus, told[0], f"made-up users, {side}") for side, told in runs.items() if "sharded" in side),
-        balance(corpus, unequal, "2 GB and 1 GB:", (2.0, 1.0)),
+        *(balance(told[0], f"made-up users, {side}") for side, told in runs.items() if "sharded" in side),
+        balance(unequal, "2 GB and 1 GB:", (2.0, 1.0)),
         *(
             make_case(f"speed, {side}", best["1 worker"] / seconds)
             | {"tokens per second": num_tokens / seconds, "epoch, seconds": seconds}

@@ -24,19 +24,13 @@ from tests.roots.releases import NUM_ITEMS, ONE_IN_CI, STORAGES, make_release, r
 from tests.roots.trail_releases import make_trail_root
 
 CONSUMER = """
-import importlib.util, sys, time
-import pandas as pd
-started = time.monotonic()
-import mlflow.pyfunc
+import importlib.util, sys
+import mlflow.pyfunc, pandas as pd
 assert not [name for name in ("tasks", "trainer", "flows", "sql", "duckdb", "torch") if importlib.util.find_spec(name)]
-imported = time.monotonic()
 mlflow.set_tracking_uri(sys.argv[1])
 config = {"export_uri": sys.argv[2]} if sys.argv[2:] else None
 model = mlflow.pyfunc.load_model("models:/surf2vec-users@champion", model_config=config)
-loaded = time.monotonic()
 answer = model.predict(pd.DataFrame({"user_id": ["user-7", "nobody"]}), params={"k": 3, "items": 2})
-answered = time.monotonic()
-print(f"import {imported - started:.1f} s, load {loaded - imported:.1f} s, answer {answered - loaded:.1f} s", file=sys.stderr)
 print(answer.to_json(orient="records"))
 """
 
