@@ -9,7 +9,7 @@ import pytest
 from surf2vec.tasks.queries.similar import similar_users
 from surf2vec.tasks.release.release_reader import unit_rows
 from surf2vec.tasks.root.run import Root
-from surf2vec.trainer.errors import DamageError, InputError
+from surf2vec.trainer.errors import InputError
 from tests.roots.releases import ODD_IDS, make_release, read_items, read_users
 
 
@@ -60,11 +60,3 @@ def test_k_below_one_and_a_missing_export_are_refused(root: Root) -> None:
         similar_users(root, root.export("r1"), "user-7", k=0)
     with pytest.raises(InputError, match="no export in .*: run `surf2vec run` first"):
         similar_users(root, root.export("r9"), "user-7", k=4)
-
-
-def test_a_damaged_index_is_named(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    folder = make_release(root)
-    (folder / "index" / "users.faiss").write_bytes(b"nothing")
-    with pytest.raises(DamageError, match=r"users\.faiss has 7 bytes where its manifest says .*`surf2vec pull"):
-        similar_users(root, folder, "user-7", k=5)
