@@ -8,7 +8,6 @@ which `load_config` reads from a TOML file. `on_event` receives log lines and pr
 import json
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -154,15 +153,11 @@ def tune(
     **settings: Any,
 ) -> Result:
     """Search the settings that matter on a sample, and write the best as a configuration. Run the same command to resume."""
-    from surf2vec.tasks.root.run import Root, current_generation
-    from surf2vec.tasks.training.trials import read_present
     from surf2vec.tasks.tuning.study import Search
 
     config = configure(config, settings, root)
-    present = current_generation(Root(Path(root)))
-    start = replace(config.train, **read_present(present.config)) if present else config.train  # what the log chose
     search = Search(
-        trials, sample, Path(out) if out else Path(root) / "tuned.toml", start, config.publish, config.host_bytes, program,
+        trials, sample, Path(out) if out else Path(root) / "tuned.toml", config.train, config.publish, config.host_bytes, program,
         max_vector_size, seconds,
     )  # fmt: skip
     return search_settings(root, list_globs(logs), search, config, on_event)

@@ -13,6 +13,10 @@ from typing import Any, Literal, get_args
 
 from surf2vec.trainer.errors import ConfigError
 
+DISCOUNT = 0.5
+"""The popularity discount unless it is set: only then the log chooses the popularity."""
+TRAIL_BIAS = 0.5
+"""The last coordinate of all users' trails: items learn their popularity in theirs."""
 TRAIL_BIASES = 2  # the last numbers of the trail's vectors: how popular items are, backward and forward
 MIN_TRAIL_SIZE = 2 + TRAIL_BIASES
 BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
@@ -43,7 +47,7 @@ class TrainSettings:
         "sampled_softmax", "Objective", "The loss of a token, against `negative` drawn items."
     )
     negative: int = setting(
-        16,
+        32,
         "Negatives",
         "Items drawn against each token, for `tile_users` at once.",
         ge=1,
@@ -53,9 +57,9 @@ class TrainSettings:
         0.5, "Negative exponent", "Negatives are drawn by count ** this: 1 as counted, 0 uniform.", ge=-1, le=1
     )
     discount: float = setting(
-        0.5,
+        DISCOUNT,
         "Popularity discount",
-        "Rank by probability / count ** this; 0: by probability, more: rarer first.",
+        "Rank by probability / count ** this; 0: by probability, more: rarer first. The log corrects the default.",
         ge=0,
         le=1,
     )
@@ -103,11 +107,11 @@ class TrainConfig(TrainSettings):
     trail_negative: int = setting(
         64, "Trail's negatives", "Items drawn against a tile of the trail's targets.", ge=1, le=1000
     )
-    trail_every: int = setting(
-        2, "Trail's turn", "Epochs from one training of a target of the trail to the next.", ge=1, le=100
-    )
     trail_l2: float = setting(
-        0.1, "Trail's L2", "L2 of item vectors at each use, divided by the root of a tenth of the count.", ge=0, le=10
+        0.2, "Trail's L2", "L2 of item vectors at each use, divided by the root of a tenth of the count.", ge=0, le=10
+    )
+    popularity: float = setting(
+        0.0, "Popularity", "Subtracted from both discounts: what the log chose after a training.", ge=-1, le=1
     )
     trail_discount: float = setting(0.2, "Trail's discount", "As discount, for the trail.", ge=0, le=1)
     trail_backward: float = setting(
@@ -123,7 +127,7 @@ class TrainConfig(TrainSettings):
     )
     tree_branching: int = setting(16, "Branching", "Children of a node (hs, tree balanced).", ge=2, le=65_536)
     negative_weight: float = setting(
-        2.5, "Weight of negatives", "Items that a drawn one stands for in a sampled softmax.", gt=0, le=1000
+        2.0, "Weight of negatives", "Items that a drawn one stands for in a sampled softmax.", gt=0, le=1000
     )
     tile_users: int = setting(
         32,

@@ -36,13 +36,11 @@ class NightContext:
         return choose_days(self.since, self.until, self.config.window_days)
 
     def job(self, record: RunRecord) -> Job:
-        """Returns the training of a run: of all users, or of those who changed since its base release. The trail has the settings
-        that the log chose, once it has.
-        """
+        """Returns the training of a run: of all users, or of those who changed since its base release."""
         device = pick_device(self.config.train, self.config.resources)
         corpus_dir = self.root.corpus(record.window_id)
-        chosen: dict[str, Any] = record.steps.trial.settings
-        config = replace(choose_parts(self.config.train, open_corpus(corpus_dir)), **chosen)
+        config = choose_parts(self.config.train, open_corpus(corpus_dir))
+        config = replace(config, popularity=record.popularity)
         return Job(
             corpus_dir / CHANGED if record.base else corpus_dir, self.root.store, config, self.config.host_bytes,
             device.kernel, device.memory_bytes, start=record.start,

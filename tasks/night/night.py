@@ -31,13 +31,12 @@ def make_night(
     1. Ingest the log files that are new.
     2. Open the run of these sources, this window and these settings: it continues from the champion, or is full.
     3. Build the corpus of the window. If no user's tokens changed, the night ends and the champion stays.
-    4. Choose the settings of the trail by short trainings on a sample, if all users are trained.
-    5. Train the vectors of the changed users, or of all; or continue from the last commit.
-    6. Choose the weights of their two parts by the log.
-    7. Evaluate them on held-out items, then fit the held-out users again, on all their events.
-    8. Settle the vectors: merge them with the unchanged rows, or rotate them into the champion's space.
-    9. Export the release, and compare it with the champion: the gate.
-    10. Register it, so that it serves if the gate passes it. Push what serves to the stores, and write the report.
+    4. Train the vectors of the changed users, or of all; or continue from the last commit.
+    5. Choose the weight of their parts and the popularity of items by the log.
+    6. Evaluate them on held-out items, then fit the held-out users again, on all their events.
+    7. Settle the vectors: merge them with the unchanged rows, or rotate them into the champion's space.
+    8. Export the release, and compare it with the champion: the gate.
+    9. Register it, so that it serves if the gate passes it. Push what serves to the stores, and write the report.
 
     `call` calls each step: plainly, or as a task of the flow in surf2vec/flows/nightly.py, whose arguments these are.
     """
@@ -50,9 +49,8 @@ def make_night(
         if steps.find_unchanged_base(night, run):
             call(steps.push_release, night, run)
             return summarize_finished(run, night.config.publish)
-        call(steps.try_settings, night, run)
         call(steps.train_vectors, night, run)
-        call(steps.choose_weights, night, run)
+        call(steps.choose_values, night, run)
         call(steps.evaluate_vectors, night, run)
         call(steps.refit_vectors, night, run)
         call(steps.settle_vectors, night, run)

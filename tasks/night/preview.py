@@ -39,7 +39,7 @@ MIRRORED = ("events", "rejects")
 LISTED = ("corpus", "runs")
 """Folders in which it only makes new folders."""
 RUN_ID = "dry-run"
-OTHERS = ("trial", "choose", "evaluate", "refit", "settle", "export", "gate", "register", "report")
+OTHERS = ("choose", "evaluate", "refit", "settle", "export", "gate", "register", "report")
 
 
 def dry_run(night: NightContext, logs: list[str], on_event: OnEvent) -> dict[str, Any]:

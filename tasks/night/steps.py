@@ -39,8 +39,7 @@ from surf2vec.tasks.root.wording import as_markdown, shown_values
 from surf2vec.tasks.stores.places import open_store
 from surf2vec.tasks.stores.push import open_pushed, push
 from surf2vec.tasks.training import beginning as night_task
-from surf2vec.tasks.training import choice, trials
-from surf2vec.tasks.training.base import open_base
+from surf2vec.tasks.training import choice
 from surf2vec.tasks.training.worker_processes import WorkerProcesses, count_workers, pick_device, train_together
 from surf2vec.tasks.upkeep.restore import restore_run_record
 from surf2vec.tasks.users.tombstones import read_tombstones
@@ -141,16 +140,6 @@ def find_unchanged_base(night: NightContext, run: Run) -> Run | None:
     return base
 
 
-def try_settings(night: NightContext, run: Run) -> None:
-    """Choose the trail's settings by short trainings, or keep the champion's. Records the step "trial"."""
-    with night.reporter.step("trial") as on_event:
-        record = run.record()
-        space = open_base(night.root, record.space.release) if record.space else None
-        present = space.generation if space else None
-        arguments = (night.root, night.job(record), present, record.base is not None, on_event)
-        run.step(records.TrialStep, run.run_id, lambda: records.TrialStep(**trials.try_settings(*arguments)))
-
-
 def train_vectors(night: NightContext, run: Run) -> None:
     """Train user and item vectors, or continue from the last commit. Records the step "train"."""
     with night.reporter.step("train") as on_event:
@@ -176,12 +165,12 @@ def train_vectors(night: NightContext, run: Run) -> None:
         night.reporter.add_table(night.config.publish, "workers", loads, describe_sharing(result))
 
 
-def choose_weights(night: NightContext, run: Run) -> None:
-    """Choose the weights of interest and trail by held-out users, or keep the champion's. Records the step "choose"."""
+def choose_values(night: NightContext, run: Run) -> None:
+    """Choose the weight of the parts and the popularity by held-out users, or keep the champion's. Records the step "choose"."""
     with night.reporter.step("choose") as on_event:
         record = run.record()
         corpus, space = open_corpus(night.job(record).corpus_dir), record.space.release if record.space else None
-        chosen = partial(choice.choose_weights, night.root, corpus, space, on_event)
+        chosen = partial(choice.choose_values, night.root, corpus, space, on_event)
         run.step(records.ChooseStep, run.run_id, lambda: records.ChooseStep(**chosen()))
 
 

@@ -17,14 +17,12 @@ from surf2vec.tasks.root.records import (
     RegisterStep,
     RunRecord,
     Step,
-    TrialStep,
 )
 from surf2vec.tasks.root.wording import (
     UNKNOWN,
     flatten,
     format_bytes,
     format_compact,
-    format_count,
     format_duration,
     format_key,
     format_percent,
@@ -33,7 +31,7 @@ from surf2vec.tasks.root.wording import (
     format_value,
 )
 
-STEPS = ("ingest", "corpus", "trial", "train", "choose", "evaluate", "refit", "export", "gate", "register")
+STEPS = ("ingest", "corpus", "train", "choose", "evaluate", "refit", "export", "gate", "register")
 MADE = {
     "ingest": {
         "events": "{:,} events", "sources_new": "new sources: {:,}", "sources_replaced": "replaced: {:,}",
@@ -164,8 +162,6 @@ def list_steps(record: RunRecord) -> dict[str, dict[str, Any]]:
 def list_made(step: Step) -> list[str]:
     """Returns the results of a step as short texts; some are empty."""
     match step:
-        case TrialStep():
-            return describe_trials(step)
         case ChooseStep():
             return describe_choice(step)
         case GateStep():
@@ -176,29 +172,15 @@ def list_made(step: Step) -> list[str]:
     return made + (describe_storage(step) if isinstance(step, ExportStep) else [])
 
 
-def describe_trials(trial: TrialStep) -> list[str]:
-    """Returns the settings of the trail that the log chose, with their gains; or why none was."""
-    if not trial.gains:
-        return [trial.reason or "no trial stayed finite: the trail's settings stay"]
-    chosen = [
-        f"chosen by the log: {gain['name']} {gain['value']:g}, hit@20 {gain['gain']:+.3f} ± {gain['standard_error']:.3f}"
-        for gain in trial.gains
-        if gain["is_chosen"]
-    ]
-    asked = f"{format_count(trial.num_asked)} users asked, of {format_count(trial.num_users)} trained in "
-    none = "no other setting of the trail is better beyond two standard errors"
-    return [f"{asked}{len(trial.gains) + 1} trials", *(chosen or [none])]
-
-
 def describe_choice(choice: ChooseStep) -> list[str]:
-    """Returns the weight of the trail, why it has it, and what each part finds by itself."""
-    if choice.trail_weight is None:
-        return ["nothing to choose: vectors have one part, or train.trail_weight is set"]
+    """Returns the weight of the trail and the popularity, where they are from, and what each part finds by itself."""
+    if "popularity" not in choice.model_fields_set:
+        return ["nothing to choose: a tree ranks, or train.trail_weight and train.discount are set"]
     reason = f"as in release {choice.kept_from}" if choice.kept_from else "as usual"
     if choice.gain is not None:
-        reason = f"chosen by the log: {choice.describe_gain()} than with the usual weight"
+        reason = f"chosen by the log: {choice.describe_gain()} than with the usual values"
     return [
-        f"weight of the trail {choice.trail_weight:g}, {reason}",
+        f"{choice.describe_values()}, {reason}",
         *(
             f"hit@20 by the {part} alone {format_score(choice.hit_at_20[weight])}"
             for part, weight in (("interest", "0"), ("trail", "1"))

@@ -85,20 +85,6 @@ class UnchangedStep(Step):
     release: str = ""
 
 
-class TrialStep(Step):
-    """The settings of the trail that the log chose, by name, or why there were no trials (tasks/training/trials.py).
-
-    gains: of each trial, over the present settings, in hit@20 of the users who were asked, with its standard error.
-    """
-
-    settings: dict[str, float] = {}
-    reason: str | None = None
-    num_users: int | None = None
-    num_asked: int | None = None
-    hit_at_20: float | None = None
-    gains: list[dict[str, Any]] = []
-
-
 class TrainStep(Step):
     """A training, from its last manifest (trainer/training/record.py). workers: a record of each, if there are several.
 
@@ -144,16 +130,22 @@ class Comparison(_Record):
 
 
 class ChooseStep(Step):
-    """The trail's weight. kept_from: the release whose weight is kept; gain: the mean of log(rank with the usual weight /
-    rank) of the users who chose, with its standard error; hit_at_20: of each weight.
+    """The trail's weight and the popularity. kept_from: the release whose values are kept; gain: the mean of log(rank with the
+    usual values / rank) of the users who chose, with its standard error; hit_at_20: of each weight.
     """
 
     trail_weight: float | None = None
+    popularity: float = 0.0
     kept_from: str | None = None
     num_users: int | None = None
     hit_at_20: dict[str, float] = {}
     gain: float | None = None
     standard_error: float | None = None
+
+    def describe_values(self) -> str:
+        """Returns the values in words; a log without an order has no weight."""
+        weight = "" if self.trail_weight is None else f"weight of the trail {self.trail_weight:g}, "
+        return f"{weight}popularity {self.popularity:+g}"
 
     def describe_gain(self) -> str:
         """Returns by what share ranks are lower, in words."""
@@ -253,7 +245,6 @@ class Steps(_Record):
     ingest: IngestStep = Field(default_factory=IngestStep)
     corpus: CorpusStep = Field(default_factory=CorpusStep)
     unchanged: UnchangedStep = Field(default_factory=UnchangedStep)
-    trial: TrialStep = Field(default_factory=TrialStep)
     train: TrainStep = Field(default_factory=TrainStep)
     choose: ChooseStep = Field(default_factory=ChooseStep)
     evaluate: EvaluateStep = Field(default_factory=EvaluateStep)
@@ -296,7 +287,7 @@ class NightPlan(_Record):
 
     request: the digest by which the same command finds this run; champion: the release that served; base: the release that it
     continues, None for a full night; space: the champion whose vector space it keeps; start: where training starts from;
-    retained: the corpus whose users without events keep their vectors in a full night.
+    retained: the corpus whose users without events keep their vectors in a full night; popularity: that of the space.
     """
 
     request: str | None = None
@@ -307,6 +298,7 @@ class NightPlan(_Record):
     full_until: str | None = None
     start: str = ""
     retained: str | None = None
+    popularity: float = 0.0
 
 
 class RunRecord(NightPlan):

@@ -20,7 +20,6 @@ from surf2vec.tasks.root.records import EvaluateStep, NightPlan, RefitStep, Rele
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.training.base import BaseRelease, open_base
 from surf2vec.tasks.training.space import begin_new_items, find_space_rotations
-from surf2vec.tasks.training.trials import VALUES
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.events import OnEvent
@@ -67,8 +66,7 @@ def why_full(request: NightRequest, base: BaseRelease | None, corpus: dict[str, 
     changed = list_differences(made_from, request.inputs)
     changed += ["max_users"] if made_from.get("max_users") != request.inputs["max_users"] else []
     then, now = dataclasses.asdict(base.generation.config), dataclasses.asdict(request.config)
-    same = {*RESULT_NEUTRAL, *VALUES}  # the night keeps what the log chose then
-    changed += [f"train.{name}" for name in now if name not in same and then.get(name) != now[name]]
+    changed += [f"train.{name}" for name in now if name not in RESULT_NEUTRAL and then.get(name) != now[name]]
     if changed:
         return f"changed since release {release}: {', '.join(changed)}"
     if reason := incompatibility(request.config, base.generation):
@@ -111,7 +109,7 @@ def plan_night(root: Root, champion: str | None, request: NightRequest, digest: 
     return NightPlan(
         request=digest, champion=champion, base=base.record if base else None, space=space.record if space else None,
         full_because=reason, full_until=base.record.full_until if base else request.inputs["days"][1], start=start,
-        retained=retained,
+        retained=retained, popularity=space.generation.config.popularity if space else 0.0,
     )  # fmt: skip
 
 

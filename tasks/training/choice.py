@@ -1,11 +1,13 @@
-"""The log chooses the weights of the two parts of a vector, after the training, by the users held out for it.
+"""The log chooses the weight of the trail and the popularity of items, after the training, by the users held out for it.
 
-Training has not seen the newest new item of these users, and they are not evaluated. Each weight ranks that item among all items
-new to the user. Another weight than the usual one is chosen only if the mean logarithm of the rank is lower by more than two
-standard errors of the difference, user by user. A release that continues another one keeps its weight, so that vectors compare.
+Training has not seen the newest new item of these users, and they are not evaluated. Each weight, with each popularity t, ranks
+that item among all items new to the user by the weighted scores + t log(count of the item). Other values than the usual ones are
+chosen only if the mean logarithm of the rank is lower by more than two standard errors of the difference, user by user. Ranks
+above MAX_RANK count as that: nobody reads so far. A release that continues another one keeps its values, so that vectors compare.
 """
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,21 +26,26 @@ from surf2vec.tasks.evaluation.scores import Scores, score_of
 from surf2vec.tasks.root.records import ChooseStep
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.training.base import open_base
+from surf2vec.trainer.config import DISCOUNT, TrainConfig
 from surf2vec.trainer.events import OnEvent, log
 from surf2vec.trainer.store.generation import Generation, open_generation
-from surf2vec.trainer.store.manifests import next_generation
+from surf2vec.trainer.store.popularity import commit_popularity
 from surf2vec.trainer.store.tokens import Corpus
-from surf2vec.trainer.store.writer import Writer, lock_store
+from surf2vec.trainer.store.writer import lock_store
 from surf2vec.trainer.training.vectors import TRAIL_WEIGHT, BothParts, columns_of, weight_of
 
-WEIGHTS = (0.2, 0.35, 0.5, TRAIL_WEIGHT, 0.7, 0.8, 0.9)
-ALL_WEIGHTS = (0.0, *WEIGHTS, 1.0)
+WEIGHTS = (0.2, 0.35, 0.5, 0.6, TRAIL_WEIGHT, 0.8, 0.9)
+POPULARITIES = (-0.2, -0.1, 0.0, 0.1, 0.2, 0.3)
+MAX_RANK = 200
+
+Values = tuple[float, float]
+"""A weight of the trail and a popularity."""
 
 
-def choose_weights(root: Root, corpus: Corpus, space: str | None, on_event: OnEvent) -> dict[str, Any]:
-    """Commit the trail's weight to the store's generation; return the record of step "choose".
+def choose_values(root: Root, corpus: Corpus, space: str | None, on_event: OnEvent) -> dict[str, Any]:
+    """Commit the trail's weight and the popularity to the store's generation; return the record of step "choose".
 
-    space: the release whose weight is kept, if any. Nothing is chosen for vectors of one part, or if the weight is set.
+    space: the release whose values are kept, if any. Empty if there is nothing to choose.
     """
     with lock_store(root.store):
         generation = open_generation(root.store)
@@ -46,73 +53,111 @@ def choose_weights(root: Root, corpus: Corpus, space: str | None, on_event: OnEv
             return generation.manifest.get("choice", {})
         choice = _choose(root, corpus, generation, space, on_event)
         if choice:
-            writer = Writer(root.store, next_generation(root.store))
-            writer.commit_again(generation, generation.manifest | {"choice": choice})
+            commit_popularity(root.store, generation, choice["popularity"], corpus.count_training_tokens(), choice)
     return choice
 
 
 def _choose(root: Root, corpus: Corpus, generation: Generation, space: str | None, on_event: OnEvent) -> dict[str, Any]:
-    if len(columns_of(generation)) < 2 or generation.config.trail_weight is not None:
+    if not list_values(generation.config)[1]:
         return {}
     if space and (base := open_base(root, space)) and "choice" in base.generation.manifest:
-        return {"trail_weight": weight_of(base.generation), "kept_from": space}
+        return {
+            "trail_weight": weight_of(base.generation),
+            "popularity": generation.config.popularity,
+            "kept_from": space,
+        }
     choice = choose_by_log(corpus, generation)
     if "gain" in choice:
-        text = f"the log chooses the weight {choice['trail_weight']:g} of the trail for {TRAIL_WEIGHT:g}"
-        log(on_event, f"{text}: {ChooseStep(**choice).describe_gain()}, by {choice['num_users']:,} users")
+        chosen = ChooseStep(**choice)
+        log(
+            on_event,
+            f"the log chooses {chosen.describe_values()}: {chosen.describe_gain()}, by {chosen.num_users:,} users",
+        )
     return choice
 
 
-def choose_by_log(corpus: Corpus, generation: Generation) -> dict[str, Any]:
-    """Return the choice by the corpus's users who choose; the usual weight if there are none."""
-    if not corpus.manifest.get("num_choosing"):
-        return pick({})
-    equal = replace(generation, manifest=generation.manifest | {"choice": {"trail_weight": 0.5}})
-    scores = score_of(equal, np.zeros(corpus.num_items, np.int64))
-    asked = join_sides(zip(questions(corpus, BothParts(equal, corpus), by_choosing=True), strict=True))
-    ranks = np.concatenate([_find_ranks(question, scores, generation.config.interest_size) for (question,) in asked])
-    return pick(dict(zip(ALL_WEIGHTS, ranks.T, strict=True)))
+def list_values(config: TrainConfig) -> tuple[Values, list[Values]]:
+    """Return the usual values, and the others among which a log chooses: none with a tree, or if both are set.
 
-
-def _find_ranks(question: Question, scores: Scores, interest_size: int) -> NDArray[np.int64]:
-    """Return the rank of each user's item with each of ALL_WEIGHTS, int64[m, W], 1 for the first.
-
-    The two parts are scored once. Only an item that one of them puts above the user's own can be above it by both.
+    A discount other than the default leaves the popularity as it is.
     """
-    is_trail = np.arange(question.vectors.shape[1]) >= interest_size
-    sides = [Ranking(replace(question, vectors=question.vectors * part), scores) for part in (~is_trail, is_trail)]
+    has_weight = len(config.part_sizes) > 1 and config.trail_weight is None
+    is_ranked = (
+        not config.hs and config.objective == "sampled_softmax" and config.bias > 0 and config.discount == DISCOUNT
+    )
+    usual = (TRAIL_WEIGHT if config.trail_weight is None else config.trail_weight, 0.0)
+    weights, popularities = WEIGHTS if has_weight else usual[:1], POPULARITIES if is_ranked else usual[1:]
+    return usual, [values for values in product(weights, popularities) if values != usual]
+
+
+def choose_by_log(corpus: Corpus, generation: Generation) -> dict[str, Any]:
+    """Return the choice by the corpus's users who choose; the usual values if there are none.
+
+    The weights 0 and 1 show what each part finds alone. They are not chosen: half of the dimensions would say nothing.
+    """
+    usual, others = list_values(generation.config)
+    columns, found = list(columns_of(generation).values()), dict[Values, NDArray[np.int64]]()
+    alone = [(0.0, 0.0), (1.0, 0.0)] if len(columns) > 1 else []
+    if corpus.manifest.get("num_choosing"):
+        shown = [usual, *others, *alone]
+        equal = replace(generation, manifest=generation.manifest | {"choice": {"trail_weight": 0.5}})
+        counts = corpus.count_training_tokens()
+        scores, logs = score_of(equal, counts), np.log(np.maximum(counts, 1)).astype(np.float32)
+        asked = join_sides(zip(questions(corpus, BothParts(equal, corpus), by_choosing=True), strict=True))
+        ranks = [_find_ranks(question, scores, columns, logs, shown) for (question,) in asked]
+        found = dict(zip(shown, np.concatenate(ranks).T, strict=True))
+    choice = pick({values: ranks for values, ranks in found.items() if values not in alone}, usual)
+    if not alone:  # vectors of one part have no weight
+        return {name: value for name, value in choice.items() if name != "trail_weight"}
+    hits = {weight: (each <= TOP).mean() for (weight, popularity), each in found.items() if not popularity}
+    return choice | ({"hit_at_20": {f"{weight:g}": float(hit) for weight, hit in hits.items()}} if hits else {})
+
+
+def _find_ranks(
+    question: Question, scores: Scores, columns: list[list[int]], logs: NDArray[np.float32], values: list[Values]
+) -> NDArray[np.int64]:
+    """Return the rank of each user's item with each of the values, int64[m, C], 1 for the first.
+
+    columns: of each part, its first and the one after the last; logs float32[V]: of the items' counts. Parts are scored once.
+    Only an item whose lead over the user's own, by a part and the largest popularity, is above zero can be above it.
+    """
+    places = np.arange(question.vectors.shape[1])
+    scale = len(columns)  # two parts stand in the vectors with half of their weight each
+    masks = [scale * ((places >= first) & (places < end)) for first, end in columns]
+    sides = [Ranking(replace(question, vectors=question.vectors * mask), scores) for mask in masks]
     for piece in scores.pieces() if scores.num_pieces > 1 else ():
         for side in sides:
             side.find_held_out(piece)
-    above = np.zeros((len(question.items), len(ALL_WEIGHTS)), np.int64)
+    above = np.zeros((len(question.items), len(values)), np.int64)
+    most = max(abs(popularity) for _, popularity in values)
     for piece in scores.pieces():
         for batch in sides[0].batches():
             leads = [side.score_unseen(piece, batch) - side.held_scores[batch, None] for side in sides]
-            rows, places = np.nonzero((leads[0] > 0) | (leads[1] > 0))
-            interest, trail = (lead[rows, places] for lead in leads)
-            is_other = piece.items[places] != question.items[batch][rows]
-            for number, weight in enumerate(ALL_WEIGHTS):
-                ahead = rows[is_other & ((1 - weight) * interest + weight * trail > 0)]
-                above[batch, number] += np.bincount(ahead, minlength=batch.stop - batch.start)
+            known = logs[piece.items][None, :] - logs[question.items[batch]][:, None]
+            is_near = np.maximum.reduce(leads) + most * np.abs(known) > 0
+            is_near &= piece.items[None, :] != question.items[batch][:, None]
+            rows, items = np.nonzero(is_near)
+            near, popular = [lead[rows, items] for lead in leads], known[rows, items]
+            for number, (weight, popularity) in enumerate(values):
+                shares = (1 - weight, weight) if len(near) > 1 else (1.0,)
+                lead = sum(share * one for share, one in zip(shares, near, strict=True)) + popularity * popular
+                above[batch, number] += np.bincount(rows[lead > 0], minlength=batch.stop - batch.start)
     return above + 1
 
 
-def pick(ranks: dict[float, NDArray[np.int64]]) -> dict[str, Any]:
-    """Return the choice by the ranks with each weight, int64[m] of the same users; the usual weight without users.
+def pick(ranks: dict[Values, NDArray[np.int64]], usual: Values) -> dict[str, Any]:
+    """Return the choice by the ranks with each of the values, int64[m] of the same users; the usual values without users.
 
-    gain: the mean of log(usual rank / rank). The weights 0 and 1 show what each part finds alone. They are not chosen: half of
-    the numbers would say nothing.
+    gain: the mean of log(usual rank / rank), of ranks up to MAX_RANK.
     """
-    choice: dict[str, Any] = {"trail_weight": TRAIL_WEIGHT}
+    choice: dict[str, Any] = {"trail_weight": usual[0], "popularity": usual[1]}
     if not ranks:
         return choice
-    choice |= {
-        "num_users": len(ranks[TRAIL_WEIGHT]),
-        "hit_at_20": {f"{weight:g}": float((each <= TOP).mean()) for weight, each in ranks.items()},
-    }
-    gains = {weight: measure_gain(np.log(ranks[TRAIL_WEIGHT] / ranks[weight])) for weight in WEIGHTS}
-    best = max(WEIGHTS, key=lambda weight: (gains[weight][0], weight == TRAIL_WEIGHT))
+    choice["num_users"] = len(ranks[usual])
+    logs = {values: np.log(np.minimum(each, MAX_RANK)) for values, each in ranks.items()}
+    gains = {values: measure_gain(logs[usual] - each) for values, each in logs.items()}
+    best = max(gains, key=lambda values: (gains[values][0], values == usual))
     gain, error = gains[best]
-    if best == TRAIL_WEIGHT or gain <= LEAST_GAIN * error:
+    if best == usual or gain <= LEAST_GAIN * error:
         return choice
-    return choice | {"trail_weight": best, "gain": gain, "standard_error": error}
+    return choice | {"trail_weight": best[0], "popularity": best[1], "gain": gain, "standard_error": error}

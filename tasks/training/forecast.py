@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from surf2vec.tasks.config import ResourcesConfig
-from surf2vec.tasks.training.trials import describe_plan
 from surf2vec.tasks.training.worker_processes import count_workers, pick_device
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.events import OnEvent
@@ -65,7 +64,6 @@ def plan_size(
         plan = plan_equal(work, sizes, config, (budget, rates), num_workers)
         among = f"{num_workers} equal workers, {on_machine} on each machine like this one, 10 Gbit/s between them; for each:"
         plan = replace(plan, reasons=(among, *plan.reasons))
-    plan = replace(plan, reasons=(*plan.reasons, describe_plan(config, volume.users)))
     return {"kernel": kernel.name, "kernel_reason": kernel.reason, "workers": num_workers} | plan.to_json()
 
 

@@ -19,7 +19,7 @@ from scipy.sparse import csr_matrix
 from threadpoolctl import threadpool_limits
 
 from surf2vec.tasks.evaluation.evaluate import Answer, Question, rank_held_out
-from surf2vec.tasks.training.choice import choose_by_log
+from surf2vec.tasks.training.choice import choose_by_log, list_values
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.draws import epoch_key
 from surf2vec.trainer.kernels import pick_kernel
@@ -30,11 +30,12 @@ from surf2vec.trainer.model.objectives import make_sampling, make_trail_tables
 from surf2vec.trainer.model.trees import make_tree
 from surf2vec.trainer.plan.schedule import learning_rates, user_order
 from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.popularity import commit_popularity
 from surf2vec.trainer.store.tokens import Corpus
 from surf2vec.trainer.training.job import Job, effective_recency
 from surf2vec.trainer.training.loop import train
 from surf2vec.trainer.training.preparation import warm_up
-from surf2vec.trainer.training.vectors import BothParts, columns_of, read_item_vectors
+from surf2vec.trainer.training.vectors import BothParts, read_item_vectors
 from tests.benchmarks.logs import ALL_USERS, MEMORY_BYTES, THREADS, held_out_question, held_out_rows
 from tests.roots.scores import RowScores, ScoreRows, score_by_vectors
 
@@ -66,13 +67,16 @@ class RowPeer:
 
 
 def train_ours(corpus: Corpus, config: TrainConfig, folder: Path) -> Vectors:
-    """Our trainer, as shipped, into a store in `folder`; its training alone is without compiling and commits."""
+    """Our trainer, as shipped, with what the log chooses, into a store in `folder`; its training alone is without compiling
+    and commits.
+    """
     start = time.perf_counter()
     result = train(Job(corpus.folder, folder, config, MEMORY_BYTES))
     seconds = time.perf_counter() - start
     generation = open_generation(folder)
-    if len(columns_of(generation)) > 1 and config.trail_weight is None:
-        generation = replace(generation, manifest=generation.manifest | {"choice": choose_by_log(corpus, generation)})
+    if list_values(generation.config)[1]:
+        choice, counts = choose_by_log(corpus, generation), corpus.count_training_tokens()
+        generation = commit_popularity(folder, generation, choice["popularity"], counts, choice)
     both = BothParts(generation, corpus)
     users = np.concatenate([both.read_users(p) for p in range(corpus.num_partitions)])
     return Vectors(users, read_item_vectors(generation), seconds, result["tokens"] / result["tokens_per_second"])
@@ -116,7 +120,7 @@ class KernelTraining:
         start = time.perf_counter()
         self.kernel.train_users(self.users, self.items, work)
         if self.trail:
-            train_trail(self.trail, work, self.trail_tables, config.trail_backward * (1 - epoch / config.epochs), epoch)
+            train_trail(self.trail, work, self.trail_tables, config.trail_backward * (1 - epoch / config.epochs))
         return time.perf_counter() - start
 
 

@@ -48,7 +48,7 @@ def run_trail_steps(kernel: str) -> Iterator[float]:
     num_users = len(work.order) // NUM_STEPS
     for start in range(0, len(work.order), num_users):
         step = slice(start, start + num_users)
-        train(trail, replace(work, order=work.order[step], alphas=work.alphas[step]), tables, 0.3, 0)
+        train(trail, replace(work, order=work.order[step], alphas=work.alphas[step]), tables, 0.3)
         vectors = trail_vectors(trail, work.tokens, starts, ends - 1, 3, items)
         scores = score_rows(vectors, trail.outputs.vectors, np.column_stack((items, others)))
         losses = softmax_losses(scores, items.astype(int), others, tables.corrections, 0.0)

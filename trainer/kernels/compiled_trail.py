@@ -11,7 +11,7 @@ from surf2vec.trainer.draws import WINDOW
 from surf2vec.trainer.kernels.compiled_draws import draw
 from surf2vec.trainer.kernels.llvm import OPTIONS, inlined, prefer_wide_vectors, prefetch_row
 from surf2vec.trainer.kernels.losses import rate_of
-from surf2vec.trainer.kernels.signature import LAG_RATE, LEAST_LAG
+from surf2vec.trainer.kernels.signature import L2_WINDOW, LAG_RATE, LEAST_LAG
 
 _32 = np.uint64(32)
 _LOWEST, _HIGHEST = np.float32(-1e30), np.float32(1e30)
@@ -28,11 +28,11 @@ def scale_of(squares):
 def list_targets(stream, user, key, lane):
     """List a user's targets: the first event of each item, if there is a page to predict it from. Returns how many.
 
-    Targets take turns by position. An item is predicted backward with a probability of rule.backward * its share / 2**32.
+    An item is predicted backward with a probability of rule.backward * its share / 2**32.
     """
     rule, work, lanes, targets = stream.rule, stream.work, stream.lanes, stream.lanes.targets
     history = work.tokens[work.starts[user] : work.ends[user]]
-    turn, num = rule.turn + np.int64(work.hashes[user] % np.uint64(rule.every)), 0
+    num = 0
     lanes.stamp[0] += 1
     for position in range(history.shape[0]):
         item = history[position]
@@ -42,7 +42,7 @@ def list_targets(stream, user, key, lane):
         is_backward = np.float64(draw(key, position, WINDOW, 0) >> _32) < rule.backward * share
         has_context = position + 1 < history.shape[0] if is_backward else position > 0
         targets[lane, num] = 2 * position + is_backward
-        num += is_new and has_context and (position + turn) % rule.every == 0
+        num += is_new and has_context
     return num
 
 
@@ -100,6 +100,7 @@ def move_inputs(stream, num_lanes):
     prefer_wide_vectors()
     tile, l2s, inputs, input_squares = stream.tile, stream.noise.l2s, stream.inputs.vectors, stream.inputs.squares
     num_dims, num_free = inputs.shape[1], inputs.shape[1] - TRAIL_BIASES
+    share = np.float32(L2_WINDOW / stream.rule.window)
     for lane in range(num_lanes):
         square = np.float32(0)
         for d in range(num_free):
@@ -110,7 +111,7 @@ def move_inputs(stream, num_lanes):
                 towards += tile.steps[lane, d] * inputs[row, d]
             tile.lag_steps[tile.lags[lane, i]] += towards * tile.scales[lane]
             rate = rate_of(input_squares, row, factor * factor * square, num_dims, tile.alpha[lane], True)
-            shrink, grow = np.float32(1) - rate * l2s[row], rate * factor
+            shrink, grow = np.float32(1) - rate * share * l2s[row], rate * factor
             for d in range(num_free):
                 inputs[row, d] = shrink * inputs[row, d] + grow * tile.steps[lane, d]
 

@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.config import TRAIL_BIAS, TrainConfig
 from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.kernels.compiled_draws import draw_each, score_each
 from surf2vec.trainer.kernels.compiled_trail import sum_pages
 from surf2vec.trainer.kernels.llvm import LINE_NUMBERS
 from surf2vec.trainer.kernels.model import Lanes, Ledger, Noise, Paths, Rule, Table, Tile, Work
-from surf2vec.trainer.kernels.signature import INFERENCE_LANES, TRAIL_BIAS, TRAIL_TILE_USERS, Pass, backward_of
+from surf2vec.trainer.kernels.signature import INFERENCE_LANES, TRAIL_RATE, TRAIL_TILE_USERS, Pass, backward_of
 from surf2vec.trainer.kernels.streams import train_streams
 from surf2vec.trainer.kernels.tiles import ROW_BLOCK, padded, scratch_rows
 from surf2vec.trainer.model.objectives import Sampling, TrailTables
@@ -70,17 +70,17 @@ def train_users(users: Rows, items: Items, work: Pass) -> int:
     return num_kept
 
 
-def train_trail(trail: TrailItems, work: Pass, tables: TrailTables, backward: float, epoch: int) -> int:
-    """Train the targets of the users `work.order` whose turn it is in an epoch, in place. Returns the number of targets.
+def train_trail(trail: TrailItems, work: Pass, tables: TrailTables, backward: float) -> int:
+    """Train the targets of the users `work.order`, in place. Returns the number of targets.
 
     backward: the share of targets that are predicted from the pages after them.
     """
-    config, every = work.config, min(work.config.trail_every, work.config.epochs)
+    config, work = work.config, replace(work, alphas=np.float32(TRAIL_RATE) * work.alphas)
     rule = rule_of(work)._replace(
         is_softmax=True, is_dm=False, has_tree=False, has_trail=True, is_adagrad=True, window=config.trail_window,
         handicap=np.float32(math.log(config.negative_weight)), num_negatives=config.trail_negative,
-        num_lanes=TRAIL_TILE_USERS, num_free=config.trail_size, l2_in_sums=np.float32(0), every=every,
-        turn=epoch % every, backward=4.0 * backward_of(backward),
+        num_lanes=TRAIL_TILE_USERS, num_free=config.trail_size, l2_in_sums=np.float32(0),
+        backward=4.0 * backward_of(backward),
     )  # fmt: skip
     noise = Noise(*read_only(tables.thresholds, tables.aliases, tables.corrections, tables.l2s, tables.shares))
     nobody = Rows(trail.outputs.vectors[:0], trail.outputs.squares[:0])
@@ -227,8 +227,6 @@ def rule_of(work: Pass) -> Rule:
         item_l2=np.float32(config.item_l2),
         l2_in_sums=np.float32(1),
         has_trail=False,
-        every=1,
-        turn=0,
         backward=0.0,
         bias=np.float32(TRAIL_BIAS),
     )

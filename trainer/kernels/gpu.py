@@ -85,11 +85,11 @@ def train_users(users: Rows, items: Items, work: Pass) -> int:
     return int(scratch.num_targets[: len(work.order)].sum())
 
 
-def train_trail(trail: TrailItems, work: Pass, tables: TrailTables, backward: float, epoch: int) -> int:
+def train_trail(trail: TrailItems, work: Pass, tables: TrailTables, backward: float) -> int:
     """Train the targets of the users `work.order` as trainer.kernels.cpu.train_trail. Copies all to the device and back."""
     device = find_device()
     rows, scratch = on_device(trail, device, **vars(tables)), make_scratch(len(work.hashes), len(work.tokens), device)
-    launch_trail(rows, on_device(work, device, streams=work.streams), scratch, backward, epoch)
+    launch_trail(rows, on_device(work, device, streams=work.streams), scratch, backward)
     copy_back(rows, trail)
     return int(scratch.num_targets[: len(work.order)].sum())
 
@@ -104,39 +104,39 @@ def launch(users: DeviceRecord, outputs: DeviceRecord, work: DeviceRecord, scrat
         "IS_TRAIL": False, "IS_ADAGRAD": config.optimizer == "adagrad", "IS_FROZEN": not work.update_items,
     }  # fmt: skip
     tables = DeviceRecord(**vars(work.sampling), shares=work.sampling.keep, l2s=None)
-    _launch(work, scratch, rows, tables, (0, 0, 1), numbers, constants)
+    _launch(work, scratch, rows, tables, 0, numbers, constants)
 
 
-def launch_trail(trail: DeviceRecord, work: DeviceRecord, scratch: DeviceRecord, backward: float, epoch: int) -> None:
+def launch_trail(trail: DeviceRecord, work: DeviceRecord, scratch: DeviceRecord, backward: float) -> None:
     """Start the training of the trail on the device, in the current stream, without waiting.
 
     It has the scratch arrays of the interest; so a pass's users and its trail are trained one after the other.
     """
-    config, every = work.config, min(work.config.trail_every, work.config.epochs)
+    config = work.config
     tables = [tensor for rows in (trail.outputs, trail.inputs, trail.lags) for tensor in (rows.vectors, rows.squares)]
     constants = {
         "D": trail.outputs.vectors.shape[1], "K": config.trail_negative, "M": TRAIL_TILE_USERS, "W": config.trail_window,
         "NUM_FREE": config.trail_size, "IS_TRAIL": True, "IS_ADAGRAD": True, "IS_FROZEN": False,
     }  # fmt: skip
-    numbers, turn = (0.0, 0.0, 0.0, math.log(config.negative_weight)), (backward_of(backward), epoch % every, every)
-    _launch(work, scratch, (None, None, *tables), trail, turn, numbers, constants)
+    numbers = (0.0, 0.0, 0.0, math.log(config.negative_weight))
+    _launch(work, scratch, (None, None, *tables), trail, backward_of(backward), numbers, constants)
 
 
 def _launch(
-    work: DeviceRecord, scratch: DeviceRecord, rows: tuple[Any, ...], tables: DeviceRecord, turn: tuple[int, int, int],
+    work: DeviceRecord, scratch: DeviceRecord, rows: tuple[Any, ...], tables: DeviceRecord, backward: int,
     numbers: tuple[float, ...], constants: dict[str, Any],
 ) -> None:  # fmt: skip
     """List the targets of each user, then the users of each stream that have any, and train them, an inner loop without branches.
 
-    turn: the last three numbers of `list_targets`.
+    backward: as of `list_targets`.
     """
     num_users, num_streams, is_trail = len(work.order), len(work.streams) - 1, constants["IS_TRAIL"]
     if num_users == 0:
         return
     keys, capability = _unmixed_keys(work, scratch), find_capability(rows[2].device)
     list_targets[(num_users,)](
-        work.tokens, work.starts, work.ends, work.hashes, keys, work.order, tables.shares, scratch.targets, scratch.num_targets,
-        *turn, IS_TRAIL=is_trail, CHUNK=TRAIL_CHUNK if is_trail else KEEP_CHUNK, num_warps=1,
+        work.tokens, work.starts, work.ends, keys, work.order, tables.shares, scratch.targets, scratch.num_targets,
+        backward, IS_TRAIL=is_trail, CHUNK=TRAIL_CHUNK if is_trail else KEEP_CHUNK, num_warps=1,
     )  # fmt: skip
     list_users[(num_streams,)](
         work.streams, scratch.num_targets, scratch.coming, scratch.num_coming, CHUNK=LIST_CHUNK, num_warps=1

@@ -14,13 +14,12 @@ Paths = namedtuple("Paths", "parents slots first_rows widths num_classes")
 Rule = namedtuple(
     "Rule",
     "is_softmax handicap is_adagrad is_dm has_tree is_frozen is_accumulating "
-    "window num_negatives num_lanes num_free recency l2 item_l2 l2_in_sums has_trail every turn backward bias",
+    "window num_negatives num_lanes num_free recency l2 item_l2 l2_in_sums has_trail backward bias",
 )
 """The settings of the objective and the optimizer, as numbers.
 
-l2_in_sums float32: 1 if Adagrad's sums of items include L2, 0 for the trail. Of the trail alone: every target is trained once in
-`every` epochs, in this one those whose turn it is; backward float64: the share of rare items that are predicted from the pages
-after them, of 2**32; bias float32.
+l2_in_sums float32: 1 if Adagrad's sums of items include L2, 0 for the trail. Of the trail alone: backward float64, the share of
+rare items that are predicted from the pages after them, of 2**32; bias float32.
 """
 
 Ledger = namedtuple("Ledger", "firsts hiddens rows pulls")

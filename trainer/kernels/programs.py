@@ -8,7 +8,8 @@ import triton
 import triton.language as tl
 
 from surf2vec.trainer import draws
-from surf2vec.trainer.kernels.signature import LEAST_LAG, TRAIL_BIAS
+from surf2vec.trainer.config import TRAIL_BIAS
+from surf2vec.trainer.kernels.signature import LEAST_LAG
 
 _GAMMA, _MIX_1, _MIX_2 = tl.constexpr(draws.GAMMA), tl.constexpr(draws.MIX_1), tl.constexpr(draws.MIX_2)
 _SUBSAMPLE, _ROUND, _WINDOW = tl.constexpr(draws.SUBSAMPLE), tl.constexpr(draws.ROUND), tl.constexpr(draws.WINDOW)
@@ -47,9 +48,9 @@ def _draw(key, position, purpose: tl.constexpr, number):
     return _mix(key + count * _GAMMA)
 
 
-@triton.jit(do_not_specialize=["backward", "turn", "every"])
+@triton.jit(do_not_specialize=["backward"])
 def list_targets(
-    tokens, starts, ends, hashes, keys, order, shares, targets, num_targets, backward, turn, every,
+    tokens, starts, ends, keys, order, shares, targets, num_targets, backward,
     IS_TRAIL: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Write a user's targets to targets[start:], twice a position, plus 1 if backward, and their number to num_targets.
@@ -61,7 +62,6 @@ def list_targets(
     start = tl.load(starts + user)
     length = (tl.load(ends + user) - start).to(tl.int32)
     key = _mix(tl.load(keys + user).to(tl.uint64))
-    turn += (tl.load(hashes + user).to(tl.uint64) % every.to(tl.uint64)).to(tl.int32)
     num, most = 0, backward.to(tl.float64) * 4.0  # of 2**32
     for first in range(0, length, CHUNK):
         positions = first + tl.arange(0, CHUNK)
@@ -72,8 +72,7 @@ def list_targets(
         if IS_TRAIL:
             bits = _draw(key, positions.to(tl.uint64), _WINDOW, number) >> 32
             is_backward = bits.to(tl.float64) < most * share.to(tl.float64)
-            is_target = is_inside & ((positions + turn) % every == 0)
-            is_target = is_target & tl.where(is_backward, positions + 1 < length, positions > 0)
+            is_target = is_inside & tl.where(is_backward, positions + 1 < length, positions > 0)
             for earlier in range(0, first + 1, CHUNK):
                 before = earlier + tl.arange(0, CHUNK)
                 other = tl.load(tokens + start + before, mask=before < length, other=-1)

@@ -18,8 +18,10 @@ from surf2vec.trainer.model.trees import Tree
 STREAM_USERS = 512
 """Users of a stream, whose tiles share negatives: many, as lanes run empty at its end; few, so that all threads have some."""
 TRAIL_TILE_USERS = INFERENCE_LANES = 32
-TRAIL_BIAS = 0.5
-"""The number of every user that learns how popular items are."""
+TRAIL_RATE = 0.6
+"""The trail's share of the learning rate."""
+L2_WINDOW = 5
+"""A page is summed up once for each place of the window. Its L2 is as set with this window, and divided among more places."""
 LEAST_LAG, LAG_RATE = 0.01, 0.3
 """The least weight of a lag, and the share of the learning rate by which the weights move."""
 

@@ -12,13 +12,14 @@ import triton
 import triton.language as tl
 
 from surf2vec.trainer import draws
-from surf2vec.trainer.config import TRAIL_BIASES
+from surf2vec.trainer.config import TRAIL_BIAS, TRAIL_BIASES
 from surf2vec.trainer.kernels.programs import _draw, _draw_negatives, _lanes, _mix, consecutive
-from surf2vec.trainer.kernels.signature import LAG_RATE, LEAST_LAG, TRAIL_BIAS
+from surf2vec.trainer.kernels.signature import L2_WINDOW, LAG_RATE, LEAST_LAG, TRAIL_RATE
 from surf2vec.trainer.model.rows import EPSILON
 
 _TILE, _EPSILON, _NUM_BIASES = tl.constexpr(draws.TILE), tl.constexpr(EPSILON), tl.constexpr(TRAIL_BIASES)
-_BIAS, _LEAST_LAG, _LAG_RATE = tl.constexpr(TRAIL_BIAS), tl.constexpr(LEAST_LAG), tl.constexpr(LAG_RATE)
+_BIAS, _TRAIL_RATE, _L2_WINDOW = tl.constexpr(TRAIL_BIAS), tl.constexpr(TRAIL_RATE), tl.constexpr(L2_WINDOW)
+_LEAST_LAG, _LAG_RATE = tl.constexpr(LEAST_LAG), tl.constexpr(LAG_RATE)
 _NO_TURN = tl.constexpr(2**30)  # of a lane without a user
 _TINY = tl.constexpr(1e-30)  # for a factor of zero or less, so that it has a logarithm
 
@@ -138,12 +139,13 @@ def _fill(
         new_MD = tl.load(users + new_M[:, None] * D + d[None, :], mask=has_MD, other=0.0)
         u_MD = tl.where(is_new_M[:, None], new_MD, u_MD)
         square_M = tl.where(is_new_M, tl.load(user_squares + new_M, mask=is_new_M, other=0.0), square_M)
+    new_alpha_M = tl.load(alphas + at_M, mask=is_new_M, other=0.0) * (_TRAIL_RATE if IS_TRAIL else 1.0)
     return (
         tl.where(is_new_M, new_M.to(tl.int32), user_M),
         tl.where(is_new_M, new_start_M, start_M),
         tl.where(is_new_M, new_length_M, length_M),
         tl.where(is_new_M, tl.load(num_targets + at_M, mask=is_new_M, other=0), count_M),
-        tl.where(is_new_M, tl.load(alphas + at_M, mask=is_new_M, other=0.0), alpha_M),
+        tl.where(is_new_M, new_alpha_M, alpha_M),
         tl.where(is_new_M, new_target_M, target_M),
         tl.where(is_new_M, new_row_M, row_M),
         square_M,
@@ -368,7 +370,7 @@ def _move_inputs(
         same_MM, before_MM = _same_rows(page_M, turn_M)
         mean_M = factor_M * factor_M * square_M
         rate_M = _rates(input_squares, at_M, mean_M, same_MM, before_MM, is_page_M, alpha_M, True)
-        shrink_M = rate_M * tl.load(l2s + at_M, mask=is_page_M, other=0.0)
+        shrink_M = rate_M * (_L2_WINDOW / W) * tl.load(l2s + at_M, mask=is_page_M, other=0.0)
         step_MD = (rate_M * factor_M)[:, None] * g_MD - shrink_M[:, None] * c_MD
         is_moved_MD = is_page_M[:, None] & (atomic_d < D - _NUM_BIASES)[None, :]
         tl.atomic_add(at_MD + atomic_d[None, :], step_MD, mask=is_moved_MD, sem="relaxed")

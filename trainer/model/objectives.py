@@ -57,7 +57,9 @@ def make_sampling(counts: NDArray[np.int64], config: TrainConfig) -> Sampling:
 def _weigh(counts: NDArray[np.int64], config: TrainConfig) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
     """Return the items' weights for draws, float64[V], and the corrections, float32[V], both up to a constant."""
     known = np.maximum(counts, 1).astype(np.float64)
-    exponent = config.ns_exponent - config.discount if config.objective == "sampled_softmax" else 0.0
+    exponent = (
+        config.ns_exponent - config.discount + config.popularity if config.objective == "sampled_softmax" else 0.0
+    )
     return known**config.ns_exponent, (exponent * np.log(known)).astype(np.float32)
 
 
@@ -147,7 +149,7 @@ def make_trail_tables(counts: NDArray[np.int64], config: TrainConfig) -> TrailTa
     """Return the tables for items with these counts of training tokens, int64[V]. Items without tokens are not drawn."""
     known = np.maximum(counts, 1).astype(np.float64)
     weights = np.where(counts > 0, known, 0.0) ** 0.5 if counts.any() else known
-    corrections = (0.5 - config.trail_discount) * np.log(known)
+    corrections = (0.5 - config.trail_discount + config.popularity) * np.log(known)
     l2s = config.trail_l2 * np.sqrt(L2_COUNT / known)
     shares = np.minimum(1, RARE_COUNT / known)
     return TrailTables(*alias_table(weights), *(table.astype(np.float32) for table in (corrections, l2s, shares)))

@@ -202,7 +202,7 @@ class DeviceEngine(Engine):
         rows = buffers.first_rows(done.num_users)
         self.gpu.launch(rows, self.block, work, buffers.scratch)
         for trail in self.trails:
-            self.gpu.launch_trail(trail, work, buffers.scratch, done.backward, done.step.epoch)
+            self.gpu.launch_trail(trail, work, buffers.scratch, done.backward)
             sample = work.trail_starts, work.trail_places, work.trail_rows.view(running.trail_rows.shape)
             self.gpu.score_trail(trail, work, sample, buffers.results["trail_scores"])
         buffers.gather(rows, self.block, lengths["sampled_items"], lengths["sampled_users"])

@@ -100,7 +100,7 @@ class Engine:
         """Train the other parts by the users of `work`, in the host's memory; with several item blocks only in the first turn."""
         histories, step = partition_pass.resident.histories, partition_pass.step
         for part in self.parts if step.turn == 0 and len(work.order) else ():
-            part.train(work, histories, partition_pass.backward, step.epoch)
+            part.train(work, histories, partition_pass.backward)
 
     def measure(
         self,

@@ -16,8 +16,10 @@ from surf2vec.trainer.system.files import digest_json, read_json, replace_file
 if TYPE_CHECKING:  # Arrow takes half a second to import, which every command would wait for
     from surf2vec.trainer.gensim.warm_start import WarmStart
 
-RESULT_NEUTRAL = ("commit_seconds", "threads", "sharing", "exchange_tokens", "staleness")
-"""Settings that a resumed run may change: they do not affect the result, or the plan of the first run overrides them."""
+RESULT_NEUTRAL = ("commit_seconds", "threads", "sharing", "exchange_tokens", "staleness", "popularity")
+"""Settings that a resumed run may change: they do not affect the result, or the plan of the first run, or what the log chose,
+overrides them.
+"""
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_even
             if config.trail_size:
                 from surf2vec.trainer.kernels.cpu import train_trail  # numba takes half a second to import
 
-                train_trail(trail, work, tables, config.trail_backward, epoch=0)
+                train_trail(trail, work, tables, config.trail_backward)
             at_rest(config, 0, work.hashes, users)
         except BaseException as error:
             failed.append(error)
@@ -132,7 +132,7 @@ def try_kernel(kernel: Kernel, config: TrainConfig) -> None:
     with explain_failures():
         kernel.train_users(users, items, work)
         if config.trail_size and kernel.gpu and fits_trail_program(config):
-            kernel.gpu.train_trail(trail, work, tables, config.trail_backward, 0)
+            kernel.gpu.train_trail(trail, work, tables, config.trail_backward)
         if not (np.isfinite(users.vectors).all() and np.isfinite(items.outputs.vectors).all()):
             raise ArithmeticError("the vectors that it returned are not finite")
 

@@ -41,12 +41,12 @@ class TrailSlot:
         assert isinstance(items, TrailItems)
         return items
 
-    def train(self, work: Pass, histories: Histories, backward: float, epoch: int) -> None:
+    def train(self, work: Pass, histories: Histories, backward: float) -> None:
         """Train the users of `work` in place, with tokens that are rows of this table."""
         from surf2vec.trainer.kernels.cpu import train_trail  # numba takes half a second to import
 
         own = replace(work, tokens=histories.tokens, starts=histories.starts, ends=histories.ends)
-        train_trail(self.items, own, self.tables, backward, epoch)
+        train_trail(self.items, own, self.tables, backward)
 
     def draw(
         self, sample: Sample, histories: Histories

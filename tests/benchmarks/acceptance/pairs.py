@@ -27,7 +27,7 @@ class Load:
 
 def shipped(report: Report | None = None, part: str = "interest") -> TrainConfig:
     """The shipped settings of a part, beside the other; tiny in a rehearsal. Nothing is subsampled, each target counts."""
-    both = TrainConfig(sample=0, trail_every=1)
+    both = TrainConfig(sample=0)
     if report is not None and report.rehearses:
         both = replace(both, vector_size=32, negative=3, trail_negative=3)
     return both if part == "trail" else replace(both, parts="interest", vector_size=both.interest_size)
@@ -72,7 +72,7 @@ def measure_trail_speed(config: TrainConfig, load: Load, repeats: int) -> tuple[
     trail = gpu.on_device(TrailItems(*rows, lags), device, **vars(tables))
     on_device = gpu.on_device(work, device, streams=work.streams)
     scratch = gpu.make_scratch(len(work.hashes), len(work.tokens), device)
-    seconds = best_seconds(lambda: gpu.launch_trail(trail, on_device, scratch, config.trail_backward, 0), repeats)
+    seconds = best_seconds(lambda: gpu.launch_trail(trail, on_device, scratch, config.trail_backward), repeats)
     if not all(
         tensor.isfinite().all() for one in (trail.outputs, trail.inputs, trail.lags) for tensor in vars(one).values()
     ):

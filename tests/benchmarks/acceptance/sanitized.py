@@ -26,7 +26,7 @@ def launch_tiny() -> None:
     work = make_work(TrainConfig(parts="interest", vector_size=64, sample=0), 34, 50)
     gpu.train_users(*make_rows(work), work)
     trail, tables, work = make_case(34, vector_size=64, trail_negative=64)
-    gpu.train_trail(trail, work, tables, 0.5, 0)
+    gpu.train_trail(trail, work, tables, 0.5)
 
 
 def check_accesses(report: Report) -> None:

@@ -111,8 +111,8 @@ def compare_trail_apart(backward: float) -> float:
 
     trail, tables, work = apart(37)
     wanted = trail.copy()
-    train_trail(wanted, work, tables, backward, 0)
-    gpu.train_trail(trail, work, tables, backward, 0)
+    train_trail(wanted, work, tables, backward)
+    gpu.train_trail(trail, work, tables, backward)
     return max(map(largest_share, arrays(trail), arrays(wanted)))
 
 
@@ -123,9 +123,9 @@ def compare_trail(precision: str) -> float:
 
     trail, tables, work = make_case(40, vector_size=64, trail_negative=64)
     wanted = trail.copy()
-    reference_trail.train_trail(wanted, work, tables, 0.5, 4, at_once=True)
+    reference_trail.train_trail(wanted, work, tables, 0.5, at_once=True)
     with set_precision(gpu, precision):
-        gpu.train_trail(trail, work, tables, 0.5, 4)
+        gpu.train_trail(trail, work, tables, 0.5)
     return max(map(largest_share, arrays(trail), arrays(wanted)))
 
 

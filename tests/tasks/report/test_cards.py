@@ -47,7 +47,7 @@ def test_a_night_is_a_list_of_facts() -> None:
         "* **hit@10** 0.321, popularity 0.024",
         "* **Gate** Held by users: the champion keeps serving.",
         r"* **Version** 7 of shop\_users, registered as challenger",
-        "* **Time** 12.0 s, 6 of 10 steps",
+        "* **Time** 12.0 s, 6 of 9 steps",
     ]
 
 

@@ -38,8 +38,7 @@ RECORD: dict[str, Any] = {
                 ["items in the window", 90], ["items in the vocabulary", 40],
             ],
         },
-        "trial": {"seconds": 1.0, "reason": "vectors have no trail"},
-        "choose": {"seconds": 1.0, "trail_weight": 0.6},
+        "choose": {"seconds": 1.0, "trail_weight": 0.6, "popularity": 0.0},
         "train": {
             "seconds": 90.0, "generation": 4, "kernel": "cpu", "kernel_reason": "cpu: no GPU", "tokens": 2_200_000,
             "plan": {
@@ -174,7 +173,7 @@ def test_the_page_shows_the_figures(export_dir: Path, tmp_path: Path) -> None:
     text = Page(path.read_text(encoding="utf-8")).text
     for shown in (
         "release-9", "Registered as champion, version 3", "hit@10 0.123, 2.4 × popularity", "For 12.3 % of 9,000 users",
-        "54,321", "1,200,000", "from 1,234,567 lines", "20 days", "2026-11-01 to 2026-11-20", "1 min 46 s",
+        "54,321", "1,200,000", "from 1,234,567 lines", "20 days", "2026-11-01 to 2026-11-20", "1 min 44 s",
         "9,000 users fitted again",
         "Passed 1 rules; 1 not checked.", "Compared with release release-8", ">= 80.0 %", "the spaces differ",
         "lines 1,200,000 97.2 % of 1,234,567: 30,000 static asset, 4,567 bad time",

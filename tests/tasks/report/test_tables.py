@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from surf2vec.tasks.report.tables import describe_choice, describe_trials, list_losses, list_notes
-from surf2vec.tasks.root.records import ChooseStep, CorpusStep, IngestStep, RunRecord, Steps, TrialStep
+from surf2vec.tasks.report.tables import describe_choice, list_losses, list_notes
+from surf2vec.tasks.root.records import ChooseStep, CorpusStep, IngestStep, RunRecord, Steps
 
 RECORD: dict[str, Any] = {
     "run_id": "r",
@@ -69,26 +69,19 @@ def test_an_order_that_says_nothing_is_noted() -> None:
     assert note(True) == note(None) == []
 
 
-def test_trials_say_what_was_chosen_and_by_how_much() -> None:
-    gains = [
-        {"name": "trail_l2", "value": 0.2, "gain": 0.018, "standard_error": 0.0043, "is_chosen": True},
-        {"name": "trail_discount", "value": 0.1, "gain": 0.004, "standard_error": 0.0024, "is_chosen": False},
-    ]
-    assert describe_trials(TrialStep(num_users=3776, num_asked=2500, gains=gains)) == [
-        "2,500 users asked, of 3,776 trained in 3 trials",
-        "chosen by the log: trail_l2 0.2, hit@20 +0.018 ± 0.004",
-    ]
-    unchanged = describe_trials(TrialStep(num_users=3776, num_asked=2500, gains=gains[1:]))
-    assert unchanged[-1] == "no other setting of the trail is better beyond two standard errors"
-    assert describe_trials(TrialStep(reason="vectors have no trail")) == ["vectors have no trail"]
-
-
 def test_a_chosen_weight_says_by_how_much_ranks_are_lower() -> None:
     hits = {"0": 0.148, "0.2": 0.157, "0.6": 0.128, "1": 0.099}
-    chosen = ChooseStep(trail_weight=0.2, num_users=109, hit_at_20=hits, gain=0.223, standard_error=0.05)
+    chosen = ChooseStep(
+        trail_weight=0.2, popularity=0.0, num_users=109, hit_at_20=hits, gain=0.223, standard_error=0.05
+    )
     assert describe_choice(chosen) == [
-        "weight of the trail 0.2, chosen by the log: ranks 20.0 % ± 4.0 % lower in the geometric mean than with the usual weight",
+        "weight of the trail 0.2, popularity +0, chosen by the log: ranks 20.0 % ± 4.0 % lower in the geometric mean "
+        "than with the usual values",
         "hit@20 by the interest alone 0.148",
         "hit@20 by the trail alone 0.099",
     ]
-    assert describe_choice(ChooseStep(trail_weight=0.6))[0] == "weight of the trail 0.6, as usual"
+    assert (
+        describe_choice(ChooseStep(trail_weight=0.6, popularity=0.0))[0]
+        == "weight of the trail 0.6, popularity +0, as usual"
+    )
+    assert describe_choice(ChooseStep(popularity=0.2)) == ["popularity +0.2, as usual"]

@@ -1,4 +1,4 @@
-"""The log chooses the trail's weight: only beyond chance, by users whom nobody else asks, and once for all nights."""
+"""The log chooses the trail's weight and the popularity: only beyond chance, by users whom nobody else asks, and once."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,48 +8,60 @@ import pytest
 
 from surf2vec.tasks.evaluation import scores as scores_module
 from surf2vec.tasks.evaluation.evaluate import join_sides, questions, rank_held_out
-from surf2vec.tasks.evaluation.scores import score_of
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.training import choice
-from surf2vec.tasks.training.choice import WEIGHTS, choose_by_log, choose_weights, pick
+from surf2vec.tasks.training.choice import POPULARITIES, WEIGHTS, Values, choose_by_log, choose_values, pick
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.events import ignore_event
 from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.popularity import commit_popularity
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
 from surf2vec.trainer.system.files import read_json, write_json
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
-from surf2vec.trainer.training.vectors import TRAIL_WEIGHT, BothParts, weight_of
+from surf2vec.trainer.training.vectors import TRAIL_WEIGHT, BothParts, read_item_vectors, weight_of
 from tests.data.corpora import write_corpus
+from tests.roots.scores import score_by_vectors
 from tests.tasks.corpus.test_order import walk
 
+USUAL = (TRAIL_WEIGHT, 0.0)
 
-def ranks(**factors: float) -> dict[float, np.ndarray]:
-    """The ranks of 1,000 users: with the usual weight 1 to 1,000, with the named ones those of every other user by a factor."""
+
+def ranks(**factors: float) -> dict[Values, np.ndarray]:
+    """The ranks of 1,000 users: with the usual values 1 to 1,000, with the named weights every other one by a factor."""
     given = {float(name.replace("w", "0.")): factor for name, factor in factors.items()}
     usual, every_other = np.arange(1, 1001), np.arange(1000) % 2 == 0
-    return {weight: np.where(every_other, usual * given.get(weight, 1), usual) for weight in WEIGHTS}
+    return {(weight, 0.0): np.where(every_other, usual * given.get(weight, 1), usual) for weight in WEIGHTS}
 
 
-def test_lower_ranks_beyond_two_standard_errors_are_chosen() -> None:
-    chosen = pick(ranks(w9=0.5, w8=0.75))
+def test_lower_ranks_beyond_two_standard_errors_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "MAX_RANK", 10**6)
+    chosen = pick(ranks(w9=0.5, w8=0.75), USUAL)
     assert chosen["trail_weight"] == 0.9
     assert chosen["gain"] == pytest.approx(np.log(2) / 2)
     assert chosen["standard_error"] == pytest.approx(np.log(2) / 2 / 1000**0.5, rel=0.01)
     assert chosen["num_users"] == 1000
-    assert chosen["hit_at_20"]["0.6"] == 0.02
-    assert chosen["hit_at_20"]["0.9"] == 0.03
+
+
+def test_a_popularity_is_chosen_as_a_weight_is() -> None:
+    chosen = pick(ranks() | {(0.5, 0.1): np.maximum(1, np.arange(1, 1001) // 2)}, USUAL)
+    assert (chosen["trail_weight"], chosen["popularity"]) == (0.5, 0.1)
+
+
+def test_ranks_that_nobody_reads_do_not_count() -> None:
+    far = {(0.9, 0.0): np.where(np.arange(1, 1001) > 300, 250, np.arange(1, 1001) + 1)}
+    assert pick(ranks() | far, USUAL)["trail_weight"] == TRAIL_WEIGHT
 
 
 def test_lower_ranks_by_chance_are_not_chosen() -> None:
-    by_one_user = ranks(w9=1) | {0.9: np.where(np.arange(1000) == 0, 1e-3, 1) * np.arange(1, 1001)}
-    assert pick(by_one_user)["trail_weight"] == TRAIL_WEIGHT
+    by_one_user = ranks(w9=1) | {(0.9, 0.0): np.where(np.arange(1000) == 0, 1e-3, 1) * np.arange(1, 1001)}
+    assert pick(by_one_user, USUAL)["trail_weight"] == TRAIL_WEIGHT
 
 
 @pytest.mark.parametrize("found", [ranks(), ranks(w2=2.0), {}])
-def test_otherwise_the_usual_weight_stays(found: dict[float, np.ndarray]) -> None:
-    chosen = pick(found)
-    assert chosen["trail_weight"] == TRAIL_WEIGHT
+def test_otherwise_the_usual_values_stay(found: dict[Values, np.ndarray]) -> None:
+    chosen = pick(found, USUAL)
+    assert (chosen["trail_weight"], chosen["popularity"]) == USUAL
     assert "gain" not in chosen
 
 
@@ -87,22 +99,42 @@ def test_the_users_who_choose_are_not_evaluated(tmp_path: Path) -> None:
 
 def test_the_choice_is_committed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, corpus = make(tmp_path)
-    chosen = choose_weights(root, corpus, None, ignore_event)
+    chosen = choose_values(root, corpus, None, ignore_event)
     assert (chosen["num_users"], set(chosen["hit_at_20"])) == (
         40,
         {f"{weight:g}" for weight in (0, *WEIGHTS, 1)},
     )
     generation = open_generation(root.store)
     assert weight_of(generation) == chosen["trail_weight"]
-    monkeypatch.setattr(choice, "pick", lambda ranks: pytest.fail("it was chosen already"))
-    assert choose_weights(root, corpus, None, ignore_event) == chosen
+    monkeypatch.setattr(choice, "pick", lambda *ranks: pytest.fail("it was chosen already"))
+    assert choose_values(root, corpus, None, ignore_event) == chosen
     assert open_generation(root.store).generation == generation.generation
 
 
-def test_a_weight_that_is_set_is_left_alone(tmp_path: Path) -> None:
-    root, corpus = make(tmp_path, trail_weight=0.3)
-    assert choose_weights(root, corpus, None, ignore_event) == {}
+def test_vectors_of_one_part_have_a_popularity_and_no_weight(tmp_path: Path) -> None:
+    root, corpus = make(tmp_path, parts="interest", trail_weight=0.0)
+    chosen = choose_values(root, corpus, None, ignore_event)
+    assert (chosen["num_users"], chosen["popularity"] in POPULARITIES) == (40, True)
+    assert not {"trail_weight", "hit_at_20"} & set(chosen)
+
+
+def test_values_that_are_set_are_left_alone(tmp_path: Path) -> None:
+    root, corpus = make(tmp_path, trail_weight=0.3, discount=0.4)
+    assert choose_values(root, corpus, None, ignore_event) == {}
     assert weight_of(open_generation(root.store)) == 0.3
+
+
+@pytest.mark.parametrize("parts", ["both", "interest", "trail"])
+def test_a_popularity_moves_the_scores_by_the_log_of_the_count(tmp_path: Path, parts: str) -> None:
+    """For every user, known or inferred; and the settings say so, by which inference and the next night correct their scores."""
+    root, corpus = make(tmp_path, parts=parts, trail_weight={"interest": 0.0, "trail": 1.0}.get(parts))
+    before, counts = open_generation(root.store), corpus.count_training_tokens()
+    scores = BothParts(before, corpus).read_users(0) @ read_item_vectors(before).T
+    after = commit_popularity(root.store, before, 0.2, counts, {"trail_weight": TRAIL_WEIGHT, "popularity": 0.2})
+    assert after.config.popularity == 0.2
+    moved = BothParts(after, corpus).read_users(0) @ read_item_vectors(after).T - scores
+    np.testing.assert_allclose(moved, np.broadcast_to(0.2 * np.log(np.maximum(counts, 1)), moved.shape), atol=2e-5)
+    assert commit_popularity(root.store, after, 0.2, counts, {}).manifest["items"] == after.manifest["items"]
 
 
 @pytest.mark.parametrize("piece_bytes", [10**9, 1])
@@ -113,10 +145,16 @@ def test_the_hits_are_those_of_ranking_with_each_weight(
     monkeypatch.setattr(scores_module, "GRAIN_ITEMS", 7)
     root, corpus = make(tmp_path)
     generation = open_generation(root.store)
-    found = choose_by_log(corpus, generation)["hit_at_20"]
-    for weight in (0.0, *WEIGHTS, 1.0):
+    found: dict[Values, np.ndarray] = {}
+    monkeypatch.setattr(choice, "pick", lambda ranks, usual: found.update(ranks) or pick(ranks, usual))
+    choose_by_log(corpus, generation)
+    assert len(found) == len(WEIGHTS) * len(POPULARITIES)
+    counts = corpus.count_training_tokens()
+    for weight, popularity in found:
         weighed = replace(generation, manifest=generation.manifest | {"choice": {"trail_weight": weight}})
         asked = zip(questions(corpus, BothParts(weighed, corpus), by_choosing=True), strict=True)
         [(question,)] = join_sides(asked)
-        ranks = rank_held_out(question, score_of(weighed, np.zeros(corpus.num_items, np.int64))).ranks
-        assert found[f"{weight:g}"] == (ranks <= 20).mean()
+        users = np.column_stack((question.vectors, np.full(len(question.items), popularity, np.float32)))
+        items = np.column_stack((read_item_vectors(weighed), np.log(np.maximum(counts, 1)).astype(np.float32)))
+        expected = rank_held_out(replace(question, vectors=users), score_by_vectors(items)).ranks
+        assert np.mean(found[weight, popularity] == expected) > 0.97  # sums in another order

@@ -8,8 +8,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from surf2vec.trainer.config import TRAIL_BIAS
 from surf2vec.trainer.draws import GAMMA, MASK, TILE, WINDOW, counter, mix
-from surf2vec.trainer.kernels.signature import LAG_RATE, LEAST_LAG, TRAIL_BIAS, TRAIL_TILE_USERS, Pass
+from surf2vec.trainer.kernels.signature import L2_WINDOW, LAG_RATE, LEAST_LAG, TRAIL_RATE, TRAIL_TILE_USERS, Pass
 from surf2vec.trainer.model.objectives import TrailTables
 from surf2vec.trainer.model.rows import Rows, TrailItems
 from tests.trainer.kernels.reference import draw_negative, softmax
@@ -40,9 +41,7 @@ class Look:
     alpha: np.float32
 
 
-def train_trail(
-    trail: TrailItems, work: Pass, tables: TrailTables, backward: float, epoch: int, at_once: bool = False
-) -> int:
+def train_trail(trail: TrailItems, work: Pass, tables: TrailTables, backward: float, at_once: bool = False) -> int:
     """Train the targets of the users `work.order` once, in place; returns how many there were.
 
     at_once: rows that several lanes have move as on a card, lag after lag, L2 and the lags' steps by the rows before; otherwise
@@ -53,9 +52,7 @@ def train_trail(
     for first, last in pairwise(streams):
         stream = range(first, last)
         key = user_key(work, int(work.order[first]))
-        waiting = [
-            lane for lane in (make_lane(work, place, tables, backward, epoch) for place in stream) if lane.targets
-        ]
+        waiting = [lane for lane in (make_lane(work, place, tables, backward) for place in stream) if lane.targets]
         lanes: list[Lane] = []
         step = 0
         while lanes or waiting:
@@ -90,18 +87,17 @@ def draw(key: int, position: int, purpose: int, number: int) -> int:
     return mix((key + GAMMA * counter(position, purpose, number)) & MASK)
 
 
-def make_lane(work: Pass, place: int, tables: TrailTables, backward: float, epoch: int) -> Lane:
-    """The first event of each item is a target, if there is a page to predict it from, and in the epoch of its turn."""
+def make_lane(work: Pass, place: int, tables: TrailTables, backward: float) -> Lane:
+    """The first event of each item is a target, if there is a page to predict it from."""
     user = int(work.order[place])
     tokens, key = work.tokens[work.starts[user] : work.ends[user]], user_key(work, user)
-    targets, every = [], min(work.config.trail_every, work.config.epochs)
+    targets = []
     for position, item in enumerate(tokens.tolist()):
         is_backward = draw(key, position, WINDOW, 0) >> 32 < backward * 2**32 * float(tables.shares[item])
-        has_turn = (int(work.hashes[user]) + position + epoch) % every == 0
         has_context = position + 1 < len(tokens) if is_backward else position > 0
-        if item not in tokens[:position] and has_turn and has_context:
+        if item not in tokens[:position] and has_context:
             targets.append((position, is_backward))
-    return Lane(tokens, targets, work.alphas[place])
+    return Lane(tokens, targets, np.float32(TRAIL_RATE) * work.alphas[place])
 
 
 def look(trail: TrailItems, lane: Lane, window: int) -> Look:
@@ -167,7 +163,9 @@ def move_inputs(trail: TrailItems, looks: list[Look], steps_MD: np.ndarray, tabl
         lag_steps[lag] += one.scale * (free_D @ c)
         square = factor**2 * (free_D**2).sum() / len(step_D)
         rate = rate_of(trail.inputs, page, square, one.alpha)
-        trail.inputs.vectors[page][:-2] += rate * (factor * free_D - tables.l2s[page] * c)
+        trail.inputs.vectors[page][:-2] += rate * (
+            factor * free_D - np.float32(L2_WINDOW / window) * tables.l2s[page] * c
+        )
     for lag in np.flatnonzero(lag_steps):
         rate = rate_of(trail.lags, lag, lag_steps[lag] ** 2, LAG_RATE * looks[0].alpha)
         trail.lags.vectors[lag] = max(LEAST_LAG, trail.lags.vectors[lag, 0] + rate * lag_steps[lag])

@@ -30,12 +30,12 @@ def make_case(num_users: int, num_items: int = 30, **settings: Any) -> Case:
     return make_tables(make_work(make_config(**settings), num_users, num_items), num_items)
 
 
-def check_agreement(case: Case, backward: float, epoch: int = 4) -> int:
+def check_agreement(case: Case, backward: float) -> int:
     """A card and its reference end with the same rows. Returns the number of targets."""
     trail, tables, work = case
     expected = trail.copy()
-    wanted = reference_trail.train_trail(expected, work, tables, backward, epoch, at_once=True)
-    assert gpu.train_trail(trail, work, tables, backward, epoch) == wanted
+    wanted = reference_trail.train_trail(expected, work, tables, backward, at_once=True)
+    assert gpu.train_trail(trail, work, tables, backward) == wanted
     for found, other in zip(arrays(trail), arrays(expected), strict=True):
         np.testing.assert_allclose(found, other, atol=TOLERANCE, rtol=SHARE)
     return wanted
@@ -46,7 +46,7 @@ def check_agreement(case: Case, backward: float, epoch: int = 4) -> int:
     ("backward", "settings"),
     [
         (0.0, {}), (0.5, {"vector_size": 64, "trail_negative": 16}), (1.0, {"trail_window": 1, "trail_l2": 0.0}),
-        (0.5, {"epochs": 9, "trail_every": 3, "trail_negative": 33}),
+        (0.5, {"trail_negative": 33}),
         (0.0, {"vector_size": 16, "trail_negative": 1, "trail_window": 7}),
     ],
 )  # fmt: skip
@@ -85,8 +85,8 @@ def test_where_no_lane_meets_another_it_does_what_the_cpu_does() -> None:
     backward = 0.4
     trail, tables, work = apart(TRAIL_TILE_USERS + 5)
     expected, before = trail.copy(), trail.copy()
-    wanted = train_trail(expected, work, tables, backward, 0)
-    assert gpu.train_trail(trail, work, tables, backward, 0) == wanted > TRAIL_TILE_USERS
+    wanted = train_trail(expected, work, tables, backward)
+    assert gpu.train_trail(trail, work, tables, backward) == wanted > TRAIL_TILE_USERS
     for found, other, first in zip(arrays(trail), arrays(expected), arrays(before), strict=True):
         assert not np.array_equal(other, first)
         np.testing.assert_allclose(found, other, atol=TOLERANCE, rtol=SHARE)
@@ -102,7 +102,7 @@ def test_targets_of_long_histories(monkeypatch: pytest.MonkeyPatch) -> None:
         work, tokens=rng.integers(0, 30, ends[-1]).astype(np.int32), starts=np.append(0, ends[:-1]), ends=ends
     )
     other = trail.copy()
-    assert check_agreement((trail, tables, work), backward, 0) == train_trail(other, work, tables, backward, 0) <= 61
+    assert check_agreement((trail, tables, work), backward) == train_trail(other, work, tables, backward) <= 61
 
 
 def test_users_without_two_pages_train_nothing() -> None:
@@ -112,11 +112,11 @@ def test_users_without_two_pages_train_nothing() -> None:
         (np.minimum(work.starts + 1, work.ends), work.tokens),
         (work.ends, np.full_like(work.tokens, 7)),
     ):
-        gpu.train_trail(trail, dataclasses.replace(work, ends=ends, tokens=tokens), tables, 0.5, 0)
+        gpu.train_trail(trail, dataclasses.replace(work, ends=ends, tokens=tokens), tables, 0.5)
         for found, other in zip(arrays(trail), arrays(before), strict=True):
             np.testing.assert_array_equal(found, other)
     nobody = dataclasses.replace(work, order=work.order[:0], alphas=work.alphas[:0])
-    assert gpu.train_trail(trail, nobody, tables, 0.5, 0) == 0
+    assert gpu.train_trail(trail, nobody, tables, 0.5) == 0
 
 
 def test_weights_of_lags_stay_above_the_least() -> None:
@@ -126,7 +126,7 @@ def test_weights_of_lags_stay_above_the_least() -> None:
     work = dataclasses.replace(work, tokens=np.array([0, 1], np.int32), starts=ends - 2, ends=ends, order=ends - 2)
     trail.outputs.vectors[:], trail.inputs.vectors[:], trail.lags.vectors[:], trail.lags.squares[:] = 0, 0, 0.02, 1e-6
     trail.outputs.vectors[1, 0], trail.inputs.vectors[0, 0] = 1, -1
-    assert gpu.train_trail(trail, work, tables, 0.0, 0) == 1
+    assert gpu.train_trail(trail, work, tables, 0.0) == 1
     np.testing.assert_array_equal(trail.lags.vectors.ravel(), np.float32([signature.LEAST_LAG] + 5 * [0.02]))
     assert trail.lags.squares[0] > 1e-6
 
@@ -134,7 +134,7 @@ def test_weights_of_lags_stay_above_the_least() -> None:
 def test_scores_far_out_stay_finite() -> None:
     trail, tables, work = make_case(8)
     trail.outputs.vectors *= 1000
-    gpu.train_trail(trail, work, tables, 0.5, 0)
+    gpu.train_trail(trail, work, tables, 0.5)
     assert all(np.isfinite(array).all() for array in arrays(trail))
 
 

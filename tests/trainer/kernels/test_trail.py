@@ -6,11 +6,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.config import TRAIL_BIAS, TrainConfig
 from surf2vec.trainer.draws import epoch_key
 from surf2vec.trainer.kernels.cpu import trail_vectors, train_trail
 from surf2vec.trainer.kernels.first_rows import begin_trail
-from surf2vec.trainer.kernels.signature import STREAM_USERS, TRAIL_BIAS, TRAIL_TILE_USERS, Pass
+from surf2vec.trainer.kernels.signature import STREAM_USERS, TRAIL_TILE_USERS, Pass
 from surf2vec.trainer.model.objectives import make_sampling, make_trail_tables
 from surf2vec.trainer.model.rows import TrailItems
 from tests.trainer.kernels import reference_trail
@@ -49,7 +49,7 @@ def arrays(trail: TrailItems) -> list[np.ndarray]:
         {"vector_size": 64, "trail_negative": 16},
         {"trail_window": 1},
         {"trail_l2": 0.0},
-        {"epochs": 9, "trail_every": 3},
+        {"trail_window": 11},
     ],
 )
 @pytest.mark.parametrize("backward", [0.0, 0.5, 1.0])
@@ -57,29 +57,19 @@ def arrays(trail: TrailItems) -> list[np.ndarray]:
 def test_it_does_what_the_reference_does(settings: dict[str, float], backward: float, num_users: int) -> None:
     trail, tables, work = make_tables(make_work(make_config(**settings), num_users))
     expected = trail.copy()
-    wanted = reference_trail.train_trail(expected, work, tables, backward, 4)
-    assert train_trail(trail, work, tables, backward, 4) == wanted
+    wanted = reference_trail.train_trail(expected, work, tables, backward)
+    assert train_trail(trail, work, tables, backward) == wanted
     for found, other in zip(arrays(trail), arrays(expected), strict=True):
         np.testing.assert_allclose(found, other, atol=2e-5, rtol=1e-4)
-
-
-def test_each_target_is_trained_once_in_so_many_epochs() -> None:
-    trail, tables, work = make_tables(make_work(make_config(), 300))
-    num_targets = train_trail(trail, work, tables, 0.0, 0)
-    in_turn = dataclasses.replace(work, config=dataclasses.replace(work.config, epochs=9, trail_every=3))
-    nums = [train_trail(trail, in_turn, tables, 0.0, epoch) for epoch in range(6)]
-    assert nums[:3] == nums[3:]
-    assert sum(nums[:3]) == num_targets
-    assert min(nums) > num_targets / 4
 
 
 def test_users_without_two_pages_train_nothing() -> None:
     trail, tables, work = make_tables(make_work(make_config(), 40))
     before, short = trail.copy(), dataclasses.replace(work, ends=np.minimum(work.starts + 1, work.ends))
-    assert train_trail(trail, short, tables, 0.5, 0) == 0
+    assert train_trail(trail, short, tables, 0.5) == 0
     # The context of every target is the target itself.
     same = dataclasses.replace(work, tokens=np.full_like(work.tokens, 7))
-    train_trail(trail, same, tables, 0.5, 0)
+    train_trail(trail, same, tables, 0.5)
     for found, other in zip(arrays(trail), arrays(before), strict=True):
         np.testing.assert_array_equal(found, other)
 
@@ -124,7 +114,7 @@ def learn_cycles(
     tables = make_trail_tables(np.bincount(work.tokens, minlength=num_items), work.config)
     for epoch in range(work.config.epochs):
         share = backward * (1 - epoch / work.config.epochs)
-        train(trail, dataclasses.replace(work, epoch_key=epoch_key(1, epoch)), tables, share, epoch)
+        train(trail, dataclasses.replace(work, epoch_key=epoch_key(1, epoch)), tables, share)
     found = trail_vectors(trail, work.tokens, work.starts, work.ends, 4) @ trail.outputs.vectors.T
     # Pages seen are no targets, and learn no score.
     np.put_along_axis(found, work.tokens.reshape(-1, 6), -np.inf, axis=1)
