@@ -87,20 +87,26 @@ class Release:
         """Its manifest: release, space_id, num_users, num_items, and the columns of each part of a vector."""
         return self._reader.manifest
 
-    def user_vectors(self) -> pl.LazyFrame:
-        """Return user_id and vector of all users, lazily; a vector is float32[D]."""
-        return self._scan("user")
+    def user_vectors(self, part: str | None = None) -> pl.LazyFrame:
+        """Return user_id and vector of all users, lazily; a vector is float32[D]. part: interest, trail or activity; by default
+        all.
+        """
+        return self._scan("user", part)
 
-    def item_vectors(self) -> pl.LazyFrame:
+    def item_vectors(self, part: str | None = None) -> pl.LazyFrame:
         """Return url, count (its events in the window) and vector of all items, lazily. A user's dot product with a vector ranks.
 
-        A release that was trained with a tree has no item vectors: InputError.
+        part: as of users. A release that was trained with a tree has no item vectors: InputError.
         """
-        return self._scan("item")
+        return self._scan("item", part)
 
-    def similar(self, user_id: str, k: int = 10) -> pl.DataFrame:
-        """Return the k users nearest by cosine: user_id, score. Raises InputError for a user without a vector."""
-        return pl.DataFrame(self._ask(user_id, k)["neighbours"], schema={"user_id": pl.String, "score": pl.Float64})
+    def similar(self, user_id: str, k: int = 10, part: str | None = None) -> pl.DataFrame:
+        """Return the k users nearest by cosine: user_id, score. Raises InputError for a user without a vector.
+
+        part: interest, trail or activity; by default all but activity. By a part every user is compared, which takes longer.
+        """
+        found = self._ask(user_id, k, part)["neighbours"]
+        return pl.DataFrame(found, schema={"user_id": pl.String, "score": pl.Float64})
 
     def rank(self, user_id: str, k: int = 10) -> pl.DataFrame:
         """Return the k items that rank first for a user, without those that the user has seen: url, score.
@@ -113,8 +119,8 @@ class Release:
         """Return vectors float32[n, D] whose trails are summed up from the users' last pages; whose were renewed, bool[n]; and of
         how many pages the release does not know the item, int64[n].
 
-        vectors: last night's, float32[n, D]; zeros for a user without one, who then has no interest. pages: a list of URLs for
-        each user, oldest first. A user without a known page keeps the vector. Nothing is trained.
+        vectors: last night's, float32[n, D]; zeros for a user without one, who then has neither interest nor activity. pages: a
+        list of URLs for each user, oldest first. A user without a known page keeps the vector. Nothing is trained.
         Raises InputError if the release has no trail, ValueError for vectors of another shape and pages that are no lists.
         """
         sums, found = self._reader.trail_sums, self._reader.known_items.find(pages)
@@ -137,7 +143,7 @@ class Release:
                 raise InputError(f"what was inferred {other}; open the release that serves")
             return pl.read_parquet(out)
 
-    def _scan(self, kind: str) -> pl.LazyFrame:
+    def _scan(self, kind: str, part: str | None) -> pl.LazyFrame:
         names = list(self.manifest.get(f"{kind}_files", {}))
         if not names:
             raise InputError(f"release {self.manifest['release']} has no {kind} vectors: it was trained with a tree")
@@ -145,13 +151,15 @@ class Release:
         frame, values = pl.scan_parquet(paths), pl.col("vector").arr.to_list().cast(pl.List(pl.Float32))
         if "scale" in frame.collect_schema():
             values = values * pl.col("scale")
-        size: int = self.manifest["vector_size"]
+        columns = self._reader.find_columns(part) if part else slice(0, self.manifest["vector_size"])
+        size: int = columns.stop - columns.start
+        values = values.list.slice(columns.start, size)
         return frame.with_columns(values.list.to_array(size).cast(pl.Array(pl.Float32, size))).drop(
             "scale", strict=False
         )
 
-    def _ask(self, user_id: str, k: int) -> dict[str, Any]:
+    def _ask(self, user_id: str, k: int, part: str | None = None) -> dict[str, Any]:
         from surf2vec.tasks.queries.similar import similar_users
 
         name = find_names(self.root, configure(None, {}, self.root.path))(user_id) if self.root else user_id
-        return similar_users(self.root or Root(self.folder), self.folder, name, k)
+        return similar_users(self.root or Root(self.folder), self.folder, name, k, part)

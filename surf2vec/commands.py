@@ -196,6 +196,9 @@ def similar(
     user_id: User,
     k: Annotated[int, Option("-k", min=1, max=1000, help="How many.")] = 10,
     root: RootPath = ROOT,
+    part: Annotated[
+        str | None, Option(help="Compare by interest, trail or activity; by default by all but activity.")
+    ] = None,
     *,
     config: "PipelineConfig | None" = None,
     **settings: Any,
@@ -206,7 +209,7 @@ def similar(
 
     opened, config = existing_root(root), configure(config, settings, root)
     name = find_names(opened, config)(user_id)
-    return similar_users(opened, opened.export(current_release(opened, config.publish)), name, k)
+    return similar_users(opened, opened.export(current_release(opened, config.publish)), name, k, part)
 
 
 def explain(user_id: User, root: RootPath = ROOT, *, config: "PipelineConfig | None" = None, **settings: Any) -> Result:

@@ -246,6 +246,8 @@ class ExportConfig(Section):
 
     pca_dim: int | None = Field(None, title="Dimensions", ge=1)
     """Reduce users and items to this many dimensions, fewer than train.vector_size; by default all."""
+    activity: bool = Field(True, title="Activity")
+    """Vectors of users end with how much, how often and when they were there. It ranks no item and finds no neighbours."""
     dtype: Literal["float32", "float16", "int8"] = Field("float32", title="Stored as")
     """Data type of user vectors on disk; int8 has a scale per row. Items are float32."""
 

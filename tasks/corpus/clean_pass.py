@@ -2,7 +2,8 @@
 
 A group is as many consecutive micro-partitions as fit into memory. A part is some groups, done by any process. The result
 depends on neither. Scratch files of a group: `g00012.users.arrow` (user_id, hash, micro_partition, last_day),
-`.lengths.npy` int64[N] events of each user, `.items.npy` int32[E] item codes of the group, and `.item_counts.parquet`.
+`.lengths.npy` int64[N] events of each user, `.items.npy` int32[E] item codes of the group, `.activity.npy` float32[N, A] of each
+user (tasks/activity/count.py), and `.item_counts.parquet`.
 """
 
 from collections import Counter
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from surf2vec.sql.runner import connect, fetch_rows, stream_rows
+from surf2vec.tasks.activity.count import count_activity
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.corpus.cleaning import UNDATED, drop_bots, drop_repeats, find_first_visits
 from surf2vec.tasks.corpus.folder import BaseCorpus
@@ -147,6 +149,8 @@ def _clean_group(con: duckdb.DuckDBPyConnection, part: CorpusPart, group: range,
         writer.write_table(users)
     np.save(group_file(folder, group, "lengths.npy"), np.bincount(kept["user"], minlength=len(users)))
     np.save(group_file(folder, group, "items.npy"), kept["item"].to_numpy())
+    timed = without_bots.select(user_ix="user", us=pl.when(pl.col("day") != UNDATED).then("us"), item="item")
+    np.save(group_file(folder, group, "activity.npy"), count_activity(con, timed, len(users)))
     user, item, codes = kept["user"].to_numpy(), kept["item"].to_numpy(), np.arange(len(urls), dtype=np.int32)
     # Zero counts stay: they are items that only bots saw.
     num_events = np.bincount(item, minlength=len(urls))
@@ -187,5 +191,5 @@ def _read_group(con: duckdb.DuckDBPyConnection, params: dict[str, Any]) -> tuple
         order = np.lexsort((line, source, us, user))
     day = np.where(is_undated, UNDATED, us // _US_PER_DAY).astype(np.int32)
     num_in_order = int(((np.diff(user[order]) == 0) & (np.diff(us[order]) > 0)).sum())
-    events = pl.DataFrame({"user": user[order], "day": day[order], "item": item[order]})
+    events = pl.DataFrame({"user": user[order], "day": day[order], "us": us[order], "item": item[order]})
     return events, users.take(by_order), urls, num_in_order

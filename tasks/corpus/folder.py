@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
+from surf2vec.tasks.activity.count import read_activity
 from surf2vec.tasks.events.events_files import write_row_groups
 from surf2vec.tasks.root.run import Root, open_scratch_folder
 from surf2vec.trainer.errors import DamageError, InputError
@@ -47,11 +49,12 @@ class BaseCorpus:
     oldest_day: int
     is_full: bool
 
-    def read(self, partition: int) -> tuple[pa.Table, Tokens]:
-        """Return a micro-partition's users, as USERS_SCHEMA, and tokens. Raises DamageError when a file was altered."""
+    def read(self, partition: int) -> tuple[pa.Table, Tokens, NDArray[np.float32]]:
+        """Return a micro-partition's users, as USERS_SCHEMA, tokens and activity. Raises DamageError when a file was altered."""
         with self.explain_damage():
             histories = self.corpus.read(partition)
-            return self.corpus.read_users(partition), Tokens(histories.offsets, histories.tokens)
+            tokens = Tokens(histories.offsets, histories.tokens)
+            return self.corpus.read_users(partition), tokens, read_activity(self.corpus, partition)
 
     @contextmanager
     def explain_damage(self) -> Iterator[None]:
@@ -82,7 +85,7 @@ def open_building_folders(root: Root, window_id: str) -> Iterator[tuple[Path, Pa
 
 
 def write_partition(folder: Path, partition: int, users: pa.Table, **arrays: np.ndarray) -> dict[str, Any]:
-    """Write a micro-partition's users and arrays (offsets, tokens, held_out, perhaps rows); returns the manifest entries."""
+    """Write a micro-partition's users and arrays (offsets, tokens, held_out, perhaps rows or activity); returns their entries."""
     name = partition_name(partition)
     paths = [folder / f"{name}.users.parquet", *(folder / f"{name}.{kind}.npy" for kind in arrays)]
     with _open_parquet(paths[0], users.schema) as writer:

@@ -52,7 +52,7 @@ class Visitors:
     """The window's users of a micro-partition or a group, as USERS_SCHEMA, and their tokens.
 
     has_events bool[N]: False for bots; num_known int64[N]: events of items in the vocabulary; is_kept bool[N]: whether these
-    are enough. Only kept users have tokens.
+    are enough. Only kept users have tokens. activity float32[N, A].
     """
 
     users: pa.Table
@@ -60,12 +60,14 @@ class Visitors:
     num_known: NDArray[np.int64]
     is_kept: NDArray[np.bool_]
     tokens: Tokens
+    activity: NDArray[np.float32]
 
     def cut(self, start: int, stop: int) -> "Visitors":
         """Return the users from `start` to `stop`."""
         users, place = self.users.slice(start, stop - start), slice(start, stop)
         tokens = self.tokens.take(np.arange(start, stop))
-        return Visitors(users, self.has_events[place], self.num_known[place], self.is_kept[place], tokens)
+        has_events, num_known, is_kept = self.has_events[place], self.num_known[place], self.is_kept[place]
+        return Visitors(users, has_events, num_known, is_kept, tokens, self.activity[place])
 
 
 def write_part(part: CorpusPart, on_event: OnEvent) -> list[Written]:
@@ -85,8 +87,8 @@ def write_part(part: CorpusPart, on_event: OnEvent) -> list[Written]:
 
 def _read_visitors(part: CorpusPart, group: range) -> tuple[Visitors, NDArray[np.int32]]:
     """Return the users of a group, and the micro-partition of each."""
-    item_ix, lengths, codes = (
-        np.load(group_file(part.scratch, group, f"{kind}.npy")) for kind in ("item_ix", "lengths", "items")
+    item_ix, lengths, codes, activity = (
+        np.load(group_file(part.scratch, group, f"{kind}.npy")) for kind in ("item_ix", "lengths", "items", "activity")
     )
     with pa.OSFile(str(group_file(part.scratch, group, "users.arrow"))) as file, pa.ipc.open_file(file) as reader:
         users = reader.read_all()
@@ -95,7 +97,7 @@ def _read_visitors(part: CorpusPart, group: range) -> tuple[Visitors, NDArray[np
     is_kept = num_known >= part.config.min_user_events
     tokens = keep_newest(known, is_kept, part.config.max_user_events)
     rows = users.select(USERS_SCHEMA.names).cast(USERS_SCHEMA)
-    return Visitors(rows, lengths > 0, num_known, is_kept, tokens), users["micro_partition"].to_numpy()
+    return Visitors(rows, lengths > 0, num_known, is_kept, tokens, activity), users["micro_partition"].to_numpy()
 
 
 def _write_tokens(part: CorpusPart, folder: Path, partition: int, visitors: Visitors) -> Written:
@@ -103,10 +105,10 @@ def _write_tokens(part: CorpusPart, folder: Path, partition: int, visitors: Visi
 
     Only items that are new to their row since the base are held out: the base's vectors were trained on the others.
     """
-    base_users, before = USERS_SCHEMA.empty_table(), _NO_TOKENS
+    base_users, before, activity = USERS_SCHEMA.empty_table(), _NO_TOKENS, visitors.activity[:0]
     if part.base:
-        base_users, before = part.base.read(partition)
-    users, now = _place_users(part, base_users, visitors)
+        base_users, before, activity = part.base.read(partition)
+    users, now, activity = _place_users(part, base_users, visitors, activity)
     rows = np.flatnonzero(find_changed(before if part.is_continued else _NO_TOKENS, now))
     tonight = now.take(rows)
     held_out = find_held_out(tonight)
@@ -128,7 +130,15 @@ def _write_tokens(part: CorpusPart, folder: Path, partition: int, visitors: Visi
         users.num_rows,
         holes,
         len(now.tokens),
-        write_partition(folder, partition, users, offsets=now.offsets, tokens=now.tokens, held_out=held_out_of_all),
+        write_partition(
+            folder,
+            partition,
+            users,
+            offsets=now.offsets,
+            tokens=now.tokens,
+            held_out=held_out_of_all,
+            activity=activity,
+        ),
         num_in_vocabulary=int(visitors.num_known.sum()),
         num_of_kept_users=int(visitors.num_known[visitors.is_kept].sum()),
         num_kept_users=int(visitors.is_kept.sum()),
@@ -138,19 +148,29 @@ def _write_tokens(part: CorpusPart, folder: Path, partition: int, visitors: Visi
     )
 
 
-def _place_users(part: CorpusPart, base_users: pa.Table, visitors: Visitors) -> tuple[pa.Table, Tokens]:
-    """Return a micro-partition's users by row, and their tokens. Users who are not kept have a row only if the base has one."""
+def _place_users(
+    part: CorpusPart, base_users: pa.Table, visitors: Visitors, base_activity: NDArray[np.float32]
+) -> tuple[pa.Table, Tokens, NDArray[np.float32]]:
+    """Return a micro-partition's users by row, their tokens and their activity: without events now, the base's.
+
+    Users who are not kept have a row only if the base has one.
+    """
     is_known = pc.is_in(visitors.users["user_id"], base_users["user_id"].combine_chunks()).to_numpy()
     places = np.flatnonzero(visitors.is_kept | (visitors.has_events & is_known))
     oldest_day = part.base.oldest_day if part.base else UNDATED
     users, source = continue_rows(base_users, visitors.users.take(pa.array(places)), oldest_day)
     source = np.append(places, -1)[source]
+    is_hole = users["user_id"].is_null().to_numpy()
+    activity = np.zeros((len(source), base_activity.shape[1]), np.float32)
+    activity[: len(base_activity)] = base_activity
+    activity[source >= 0] = visitors.activity[source[source >= 0]]
+    activity[is_hole] = 0
     if part.base and part.base.is_full:
         has_tokens = (source >= 0) & np.append(visitors.is_kept, False)[source]
-        idle = np.flatnonzero(~has_tokens & users["user_id"].is_valid().to_numpy())
+        idle = np.flatnonzero(~has_tokens & ~is_hole)
         order = np.concatenate([np.flatnonzero(has_tokens)[np.argsort(source[has_tokens])], idle])
-        users, source = users.take(pa.array(order)), source[order]
-    return users, visitors.tokens.take(source)
+        users, source, activity = users.take(pa.array(order)), source[order], activity[order]
+    return users, visitors.tokens.take(source), activity
 
 
 def continue_rows(base: pa.Table, window: pa.Table, oldest_day: int) -> tuple[pa.Table, NDArray[np.int64]]:

@@ -20,7 +20,7 @@ from surf2vec.tasks.users.tombstones import FORGOTTEN
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.system.files import digest_json, verify_all
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 _UNDATED = "undated"
 _CLEANING = {"max_day_events", "min_item_events", "min_item_users", "min_user_events", "max_user_events"}
 _MUST_MATCH = ("format_version", "partitions", "rules", "user_key_fingerprint", "cleaning")  # in corpus and base

@@ -22,6 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from surf2vec.tasks.activity.count import NAMES, read_activity
+from surf2vec.tasks.activity.scale import describe_activity, scale_activity, settle_activity
 from surf2vec.tasks.config import ExportConfig
 from surf2vec.tasks.export.checks import check_disk, check_fit, check_memory, check_rows
 from surf2vec.tasks.export.index import BATCH_ROWS, IndexPlan, build_index, plan_index
@@ -36,7 +38,7 @@ from surf2vec.tasks.export.vector_files import (
     write_rows,
 )
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, FORMAT_VERSION, open_folder, part_name
-from surf2vec.tasks.release.release_reader import list_files, token_of, unit_rows
+from surf2vec.tasks.release.release_reader import compared_columns, list_files, token_of, unit_rows
 from surf2vec.trainer.errors import ConfigError, DamageError
 from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.store.generation import Generation
@@ -61,7 +63,7 @@ QUANTISE_ABOVE = 1_000_000
 class Export:
     """The settings of an export: its corpus, its folder, its names and the memory budget.
 
-    space_dir: an earlier export of the same space, whose projection is used.
+    space_dir: an earlier export of the same space, whose projection and quantiles of activity are used.
     """
 
     corpus_dir: Path
@@ -91,13 +93,17 @@ def export_vectors(
             return _describe_export(job.export_dir, manifest, index_seconds=0.0)
     check_fit(corpus, generation, job.corpus_dir)
     room_bytes = check_memory(job.memory_bytes, corpus, generation, identity["vector_size"])
-    plan = plan_index(corpus["num_users"], identity["vector_size"], room_bytes, QUANTISE_ABOVE)
+    plan = plan_index(corpus["num_users"], compared_columns(identity).stop, room_bytes, QUANTISE_ABOVE)
     on_event("log", {"message": f"index: {plan.reason}"})
     with replace_folder(job.export_dir) as folder:
         num_tables = generation.has_item_vectors + bool(generation.config.trail_size)
         check_disk(folder, corpus, identity["vector_size"], job.config.dtype, plan.index_bytes, num_tables)
         manifest = dict(identity)
         write = Writing(folder, job, corpus, generation, range(corpus["partitions"]))
+        if job.config.activity:
+            before = open_folder(job.space_dir).manifest if job.space_dir else {}
+            manifest["activity"] = settle_activity(Corpus(job.corpus_dir, corpus), before)
+            write = replace(write, quantiles=manifest["activity"]["quantiles"])
         if job.config.pca_dim is not None:
             manifest["projection"] = _write_projection(write, job.config.pca_dim)
         manifest["user_files"] = {}
@@ -119,13 +125,17 @@ def export_vectors(
 
 @dataclass(frozen=True)
 class Writing:
-    """An export in progress: its folder, which has the projection if there is one, and the micro-partitions to write."""
+    """An export in progress: its folder, which has the projection if there is one, and the micro-partitions to write.
+
+    quantiles: of activity; none without.
+    """
 
     folder: Path
     job: Export
     corpus: dict[str, Any]
     generation: Generation
     partitions: range
+    quantiles: list[list[float]] = field(default_factory=list)
 
     @property
     def token(self) -> dict[str, str]:
@@ -152,15 +162,17 @@ def _identify(job: Export, corpus: dict[str, Any], generation: Generation) -> di
     extra: dict[str, Any] = {}
     if (storage := {"dtype": job.config.dtype, "pca_dim": pca_dim}) != {"dtype": "float32", "pca_dim": None}:
         extra["storage"] = storage
-    if pca_dim is None and generation.config.trail_size:
-        extra |= {"parts": columns_of(generation), "bias_columns": bias_columns(generation)}
-    elif pca_dim is None and generation.bias:
-        extra["bias"] = generation.bias
+    size, num_activity = pca_dim or generation.vector_size, len(NAMES) if job.config.activity else 0
+    parts = {} if pca_dim else columns_of(generation)
+    if num_activity:
+        parts["activity"] = [size, size + num_activity]
     return {
         "format_version": FORMAT_VERSION,
         "release": job.release,
         "space_id": job.space_id,
-        "vector_size": pca_dim or generation.vector_size,
+        "vector_size": size + num_activity,
+        "parts": parts,
+        "bias_columns": [] if pca_dim else bias_columns(generation),
         "partitions": corpus["partitions"],
         "num_users": corpus["num_users"],
         "num_items": corpus["num_items"],
@@ -197,11 +209,11 @@ def write_users(write: Writing, on_event: OnEvent) -> dict[str, Any]:
     for partition in write.partitions:
         if write.corpus["users"][partition] == 0:
             continue
-        users, vectors = _read_users(write, partition)
+        users, vectors, activity = _read_users(write, partition)
         if len(users) == 0:  # all are holes
             continue
         path = write.folder / "user_vectors" / part_name(partition)
-        rows = encode_rows(users, project(vectors, projection), write.job.config.dtype)
+        rows = encode_rows(users, np.hstack([project(vectors, projection), activity]), write.job.config.dtype)
         write_rows(path, [rows], USER_ROW_GROUP_ROWS, write.token)
         files[path.name] = {"rows": len(users)} | describe_users(path)
         num_done += len(users)
@@ -215,7 +227,8 @@ def _read_items(write: Writing) -> Iterator[pa.Table]:
     for names, start, stop in _read_vocabulary(write, ["url", "count"]):
         vectors = read_item_vectors(write.generation, start, stop)
         check_rows(f"items {start:,} to {stop:,}", vectors, stop - start, write.generation.vector_size)
-        yield encode_rows(names, project(vectors, projection), "float32")
+        zeros = np.zeros((len(vectors), len(write.quantiles)), np.float32)  # activity ranks no item
+        yield encode_rows(names, np.hstack([project(vectors, projection), zeros]), "float32")
 
 
 def _read_vocabulary(write: Writing, columns: list[str]) -> Iterator[tuple[pa.Table, int, int]]:
@@ -256,13 +269,14 @@ def _write_trail(write: Writing) -> dict[str, Any]:
 
 
 def write_index(folder: Path, manifest: dict[str, Any], plan: IndexPlan) -> dict[str, Any]:
-    """Build the index of the written user vectors; return the manifest's entry."""
+    """Build the index of the written user vectors, without activity; return the manifest's entry."""
+    columns = compared_columns(manifest)
     paths = [folder / "user_vectors" / name for name in manifest["user_files"]]
     index, about = build_index(
         plan,
         manifest["num_users"],
-        manifest["vector_size"],
-        lambda every: ((rows, unit_rows(vectors)) for rows, vectors in read_vectors(paths, every, BATCH_ROWS)),
+        columns.stop,
+        lambda every: ((rows, unit_rows(found[:, columns])) for rows, found in read_vectors(paths, every, BATCH_ROWS)),
     )
     import faiss
 
@@ -274,18 +288,23 @@ def write_index(folder: Path, manifest: dict[str, Any], plan: IndexPlan) -> dict
     return {"file": INDEX_FILE} | about | describe_file(folder / INDEX_FILE)
 
 
-def _read_users(write: Writing, partition: int) -> tuple[pa.Table, np.ndarray]:
-    """Return the users of a micro-partition by user_id and their checked vectors, float32 (n, D), without holes."""
+def _read_users(write: Writing, partition: int) -> tuple[pa.Table, np.ndarray, np.ndarray]:
+    """Return the users of a micro-partition by user_id, their checked vectors, float32 (n, D), and their scaled activity, float32
+    (n, A), without holes.
+    """
     corpus = Corpus(write.job.corpus_dir, write.corpus)
     vectors = BothParts(write.generation, corpus).read_users(partition)
     check_rows(f"micro-partition {partition}", vectors, write.corpus["users"][partition], write.generation.vector_size)
     users = pa.table({"user_id": corpus.read_ids(partition)})
+    activity = np.zeros((len(users), 0), np.float32)
+    if write.quantiles:
+        activity = scale_activity(read_activity(corpus, partition), write.quantiles)
     if not write.corpus.get("base"):  # they are in order, without holes
-        return users, vectors
+        return users, vectors, activity
     import pyarrow.compute as pc  # a tenth of a second, which `surf2vec similar` would wait for
 
     order = pc.sort_indices(users["user_id"])[: len(users) - users["user_id"].null_count]  # nulls come last
-    return users.take(order), vectors[order.to_numpy()]
+    return users.take(order), vectors[order.to_numpy()], activity[order.to_numpy()]
 
 
 def _describe_export(export_dir: Path, manifest: dict[str, Any], index_seconds: float) -> dict[str, Any]:
@@ -305,5 +324,6 @@ def _describe_export(export_dir: Path, manifest: dict[str, Any], index_seconds: 
         "bytes": sum(about["bytes"] for about in list_files(manifest).values()),
         "index_kind": index["kind"],
         "index_seconds": round(index_seconds, 3),
+        "activity": describe_activity(manifest["activity"]) if "activity" in manifest else {},
         "metrics": {name: value for name, value in metrics.items() if value is not None},
     }

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from surf2vec.tasks.release.release_reader import DIGEST_DIGITS, VECTOR_COLUMNS, decode_vectors
+from surf2vec.tasks.release.release_reader import DIGEST_DIGITS, VECTOR_COLUMNS, compared_columns, decode_vectors
 from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.system.files import describe_file, replace_file
 
@@ -111,18 +111,17 @@ def read_vectors(
 
 
 def directions_of(vectors: NDArray[np.float32], manifest: dict[str, Any]) -> NDArray[np.float32]:
-    """Return item vectors for comparing items, float32[n, D] or fewer columns: without the biases that the export has.
+    """Return item vectors for comparing items, float32[n, D] or fewer columns: without biases, and without activity's zeros.
 
     A bias is an item's popularity: it would make two rare pages similar even if their topics differ.
     """
-    columns = manifest.get("bias_columns", [-1] if "bias" in manifest else [])
-    return np.delete(vectors, columns, axis=1) if columns else vectors
+    return np.delete(vectors[:, compared_columns(manifest)], manifest["bias_columns"], axis=1)
 
 
 def interests_of(vectors: NDArray[np.float32], manifest: dict[str, Any]) -> NDArray[np.float32]:
-    """Return the interests in user vectors of an export, float32[n, D1]; the vectors themselves if they have one part."""
-    parts = manifest.get("parts", {})
-    return vectors[:, slice(*parts["interest"])] if len(parts) > 1 else vectors
+    """Return the interests in user vectors of an export, float32[n, D1]; what is compared if no column is theirs alone."""
+    columns = compared_columns(manifest)
+    return vectors[:, slice(*manifest["parts"].get("interest", (columns.start, columns.stop)))]
 
 
 def describe_users(path: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from surf2vec.tasks.export.export import write_index
 from surf2vec.tasks.export.index import plan_index
 from surf2vec.tasks.export.vector_files import USER_ROW_GROUP_ROWS, describe_users, write_rows
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, ReleaseFolder, open_folder, part_name
-from surf2vec.tasks.release.release_reader import token_of
+from surf2vec.tasks.release.release_reader import compared_columns, token_of
 from surf2vec.tasks.users.user_set import UserSet
 from surf2vec.trainer.system.files import link_file, replace_folder, write_manifest_json
 from surf2vec.trainer.system.memory import private_bytes
@@ -56,7 +56,7 @@ def erase_from_export(
         num_users = sum(about["rows"] for about in user_files.values())
         erased = manifest | {"user_files": user_files, "num_users": num_users} | values
         quantise_above = 0 if "nprobe" in manifest["index"] else num_users  # the kind of index stays the same
-        plan = plan_index(num_users, erased["vector_size"], memory_bytes - private_bytes(), quantise_above)
+        plan = plan_index(num_users, compared_columns(erased).stop, memory_bytes - private_bytes(), quantise_above)
         erased["index"] = write_index(new, erased, plan)
         write_manifest_json(new / EXPORT_MANIFEST, erased)
     return erased

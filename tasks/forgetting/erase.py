@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from surf2vec.tasks.activity.count import read_activity
 from surf2vec.tasks.corpus.folder import (
     BASE_KEYS,
     CORPUS_MANIFEST,
@@ -133,6 +134,7 @@ def erase_from_corpus(root: Root, corpus: Corpus, rows: Rows) -> Corpus:
                 offsets=left.offsets,
                 tokens=left.tokens,
                 held_out=held_out,
+                activity=read_activity(corpus, partition)[kept],
             )
             users[partition], tokens[partition] = len(kept), len(left.tokens)
             manifest["num_users"] -= len(gone)

@@ -21,7 +21,7 @@ from surf2vec.tasks.evaluation.comparison import find_users, match_items, match_
 from surf2vec.tasks.export.vector_files import interests_of, read_vectors
 from surf2vec.tasks.gate.rules import TOP, Judgement, Rule, compare, hits, make_table, reciprocals
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, ReleaseFolder, open_folder
-from surf2vec.tasks.release.release_reader import decode_vectors
+from surf2vec.tasks.release.release_reader import compared_columns, decode_vectors
 from surf2vec.tasks.root.records import Comparison, Steps, read_run_record
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
@@ -327,11 +327,12 @@ def compare_vectors(
 
 
 def measure_norms(export: ReleaseFolder) -> NDArray[np.float64]:
-    """Return the lengths of users' vectors, float64[m]: of all, or of every n-th row group, at most about MAX_USERS."""
+    """Return the lengths of users' vectors, without activity, float64[m]: of all, or of about MAX_USERS by whole row groups."""
     paths = [export.path(f"user_vectors/{name}") for name in sorted(export.names)]
     every = max(1, round(export.manifest["num_users"] / MAX_USERS))
     lengths = [
-        np.linalg.norm(vectors.astype(np.float64), axis=1) for _, vectors in read_vectors(paths, every, NORM_BATCH_ROWS)
+        np.linalg.norm(vectors[:, compared_columns(export.manifest)].astype(np.float64), axis=1)
+        for _, vectors in read_vectors(paths, every, NORM_BATCH_ROWS)
     ]
     return np.concatenate(lengths) if lengths else np.zeros(0)
 

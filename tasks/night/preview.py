@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from surf2vec.tasks.activity.count import NAMES
 from surf2vec.tasks.corpus.build import build_corpus
 from surf2vec.tasks.export.checks import estimate_bytes
 from surf2vec.tasks.export.export import QUANTISE_ABOVE
@@ -157,11 +158,15 @@ def _predict(
     ended = newest.steps.ended() if newest else {}
     others = sum(ended[name].seconds or 0.0 for name in OTHERS if name in ended) if newest else None
     all_seconds = {**seconds, "train": plan.seconds, "others": others}
-    size, dtype = night.config.export.pca_dim or job.config.vector_size, night.config.export.dtype
+    export = night.config.export
+    size = export.pca_dim or job.config.vector_size
     num_users, num_items = int(corpus.manifest["num_users"]), corpus.num_items
     index = plan_index(num_users, size, night.config.host_bytes, QUANTISE_ABOVE)
     export_bytes = (
-        estimate_bytes(num_users, num_items, size, dtype, 1 + bool(job.config.trail_size)) + index.index_bytes
+        estimate_bytes(
+            num_users, num_items, size + export.activity * len(NAMES), export.dtype, 1 + bool(job.config.trail_size)
+        )
+        + index.index_bytes
     )
     return {
         "seconds": {name: None if value is None else round(value, 6) for name, value in all_seconds.items()},

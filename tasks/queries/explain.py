@@ -20,7 +20,7 @@ from surf2vec.tasks.ingest.sources import Catalog, day_of, events_files, read_ca
 from surf2vec.tasks.queries.similar import find_history
 from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, open_folder
-from surf2vec.tasks.release.release_reader import user_hash
+from surf2vec.tasks.release.release_reader import compared_columns, user_hash
 from surf2vec.tasks.release.trail_sums import scale_of
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.users.tombstones import read_tombstones
@@ -36,8 +36,8 @@ def explain_user(root: Root, publish: PublishConfig, user_id: str) -> dict[str, 
 
     events: count, first, last, by day. corpus: the newest one, null if the user is not in it: window_id, row, tokens, the
     items seen most, and whether evaluation held one out. releases: those in the root that have the user, oldest first, with the
-    vector's norm and the last pages, newest first, each with its weight in the trail. movement: the cosine between consecutive
-    releases of the same space. Changes nothing and takes no lock.
+    vector's norm, the last pages, newest first, each with its weight in the trail, and activity by name. movement: the cosine
+    between consecutive releases of the same space. Norm and cosine are without activity. Changes nothing and takes no lock.
     Raises InputError if nothing is known of the user, DamageError if a file cannot be read.
     """
     catalog, day = read_catalog(root), read_tombstones(root).day_of(user_id)
@@ -156,7 +156,8 @@ def _find_releases(root: Root, publish: PublishConfig, user_id: str) -> list[dic
     for path in root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}"):
         release = open_folder(path.parent)
         manifest, version = release.manifest, registered.numbers.get(release.manifest["release"])
-        for _, vector in release.find_users({user_id}).values():
+        for _, whole in release.find_users({user_id}).values():
+            vector, rest = np.split(whole, [compared_columns(manifest).stop])
             found.append(
                 {
                     "release": manifest["release"],
@@ -165,6 +166,10 @@ def _find_releases(root: Root, publish: PublishConfig, user_id: str) -> list[dic
                     "space_id": manifest["space_id"],
                     "norm": round(float(np.linalg.norm(vector)), 6),
                     "pages": _weigh_pages(root, manifest, user_id),
+                    "activity": {
+                        name: round(float(value), 6)
+                        for name, value in zip(manifest.get("activity", {}).get("names", ()), rest, strict=True)
+                    },
                     "vector": vector,
                 }
             )

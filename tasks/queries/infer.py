@@ -22,6 +22,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from surf2vec.sql.runner import connect, create_table, fetch_rows
+from surf2vec.tasks.activity.count import read_activity
+from surf2vec.tasks.activity.scale import scale_activity
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.corpus.clean_pass import CorpusPart, clean_part, count_partitions, duckdb_bytes, write_item_ix
 from surf2vec.tasks.corpus.token_pass import write_part
@@ -72,7 +74,8 @@ class Inference:
 @dataclass(frozen=True)
 class FrozenRelease:
     """What inference needs of a release. config: that of its training. counts: file of the training tokens of each item,
-    int64[V]. projection_path: set if the release's vectors were reduced. token: the pairing token.
+    int64[V]. projection_path: set if the release's vectors were reduced. quantiles: of activity, none if the release has none.
+    token: the pairing token.
     """
 
     name: str
@@ -81,6 +84,7 @@ class FrozenRelease:
     vocabulary: Path
     counts: Path
     projection_path: Path | None
+    quantiles: list[list[float]]
     token: dict[str, str]
 
     @cached_property
@@ -96,7 +100,8 @@ class FrozenRelease:
     @property
     def vector_size(self) -> int:
         """The length of a vector in the release."""
-        return self.generation.vector_size if self.projection is None else self.projection.shape[1]
+        size = self.generation.vector_size if self.projection is None else self.projection.shape[1]
+        return size + len(self.quantiles)
 
     def open_writer(self, path: Path) -> pq.ParquetWriter:
         """Returns a writer of the columns `user_id` and `vector`, with the pairing token of the release."""
@@ -203,7 +208,10 @@ def open_release(root: Root, release: str, folder: Path, settings: TrainConfig, 
         wanted, used = getattr(settings, field.name), getattr(config, field.name)
         if wanted not in (used, field.default) and field.name != "commit_seconds":
             on_event("log", {"message": f"train.{field.name} is {used}, as in release {release}, not {wanted}"})
-    return FrozenRelease(release, generation, config, vocabulary, folder / COUNTS, projection, token_of(export))
+    quantiles = export.get("activity", {}).get("quantiles", [])
+    return FrozenRelease(
+        release, generation, config, vocabulary, folder / COUNTS, projection, quantiles, token_of(export)
+    )
 
 
 def _link(path: Path, folder: Path) -> Path:
@@ -340,20 +348,25 @@ def infer_part(part: InferPart, on_event: OnEvent) -> Path:
     group_bytes = part.rows // 2 * 4 * release.generation.vector_size
     num_done, total = 0, int(part.corpus.users.sum())
     with release.open_writer(part.path) as writer:
-        batches = (((users, own), own) for users, own in _batches(part.corpus, part.partitions, part.rows))
-        for (users, own), fitted in infer_parts(release.items, batches, group_bytes):
+        batches = ((batch, batch[1]) for batch in _batches(part.corpus, part.partitions, part.rows))
+        for (users, own, activity), fitted in infer_parts(release.items, batches, group_bytes):
             both = join_parts(release.generation, fitted.vectors, own.tokens, own.starts, own.ends)
-            vectors = encode_vectors(project(both, release.projection), "float32")["vector"]
+            scaled = scale_activity(activity[:, : len(release.quantiles)], release.quantiles)
+            vectors = encode_vectors(np.hstack([project(both, release.projection), scaled]), "float32")["vector"]
             writer.write_table(pa.table([users, vectors], schema=writer.schema), row_group_size=ROW_GROUP_ROWS)
             num_done += len(vectors)
             on_event("progress", {"step": "infer", "done": num_done, "total": total, "unit": "users"})
     return part.path
 
 
-def _batches(corpus: Corpus, partitions: range, rows: int) -> Iterator[tuple[pa.ChunkedArray, Histories]]:
-    """Yield the users of a corpus and their histories, at most `rows` at once and of one micro-partition."""
+def _batches(
+    corpus: Corpus, partitions: range, rows: int
+) -> Iterator[tuple[pa.ChunkedArray, Histories, NDArray[np.float32]]]:
+    """Yield the users of a corpus, their histories and activity, at most `rows` at once and of one micro-partition."""
     for partition in (partition for partition in partitions if corpus.users[partition]):
         user_ids, histories = corpus.read_ids(partition), corpus.read(partition)
+        activity = read_activity(corpus, partition)
         for start in range(0, histories.num_users, rows):
             users = np.arange(start, min(start + rows, histories.num_users))
-            yield user_ids.slice(start, rows), take_histories(histories, users, histories.ends[users])
+            own = take_histories(histories, users, histories.ends[users])
+            yield user_ids.slice(start, rows), own, activity[start : start + rows]

@@ -7,7 +7,7 @@ import numpy as np
 
 from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST
 from surf2vec.tasks.release.folder import open_folder
-from surf2vec.tasks.release.release_reader import user_hash
+from surf2vec.tasks.release.release_reader import compared_columns, user_hash
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import InputError
 from surf2vec.trainer.store.tokens import Corpus, Histories, open_corpus
@@ -15,13 +15,14 @@ from surf2vec.trainer.store.tokens import Corpus, Histories, open_corpus
 NUM_SEEN = 10
 
 
-def similar_users(root: Root, export_dir: Path, user_id: str, k: int) -> dict[str, Any]:
+def similar_users(root: Root, export_dir: Path, user_id: str, k: int, part: str | None = None) -> dict[str, Any]:
     """Returns `{"user_id", "neighbours": [{"user_id", "score"}], "items": [{"url", "score"}], "seen": [url, ...]}`.
 
-    neighbours: the k nearest by cosine. items: the k items with the highest dot product that the user has not seen.
+    neighbours: the k nearest by cosine. items: the k items with the highest dot product that the user has not seen. part: by
+    which both are found; by default by all but activity, which ranks no items.
     seen: the newest pages of the user, newest first. If the export's corpus was removed, no page counts as seen. A release
     trained with a tree has no item vectors: items and seen are then empty.
-    Raises InputError for a user without a vector.
+    Raises InputError for a user without a vector, and for a part that the release does not have.
     """
     if k < 1:
         raise InputError(f"k is {k}: ask for at least 1")
@@ -33,13 +34,14 @@ def similar_users(root: Root, export_dir: Path, user_id: str, k: int) -> dict[st
             f"this user is not among the {manifest['num_users']:,} users of release {manifest['release']}: "
             "the id is mistyped, or the user has fewer than ingest.min_user_events events in the window"
         )
+    columns = release.find_columns(part) if part else compared_columns(manifest)
     row, vector = found[user_id]
-    [near] = release.find_neighbours(np.array([row]), vector[None], k)
+    [near] = release.find_neighbours(np.array([row]), vector[None], k, columns)
     items: list[dict[str, Any]] = []
     tokens: list[int] = []
-    if manifest["item_files"]:
+    if manifest["item_files"] and part != "activity":
         tokens = _read_tokens(root.corpus(manifest["created_from"]["window_id"]), user_id)
-        [best] = release.rank_items(vector[None], k, slice(None), [tokens])
+        [best] = release.rank_items(vector[None], k, columns, [tokens])
         items = [{"url": url, "score": score} for url, score in zip(*best, strict=True)]
     return {
         "user_id": user_id,

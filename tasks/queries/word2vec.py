@@ -1,6 +1,7 @@
 """Writes an export in word2vec format, which gensim and most other tools read.
 
-One batch of the export is in memory at a time. Every file is checked against the manifest before it is read.
+One batch of the export is in memory at a time. Every file is checked against the manifest before it is read. Activity is left
+out: gensim compares whole vectors, and `train.items_from` reads items of the trained parts.
 """
 
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, ReleaseFolder, open_folder
-from surf2vec.tasks.release.release_reader import KEYS
+from surf2vec.tasks.release.release_reader import KEYS, compared_columns
 from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.gensim.word2vec_format import write_word2vec
@@ -43,7 +44,7 @@ def export_word2vec(
     manifest, prefix = release.manifest, f"{which[:-1]}_vectors/"
     if not any(name.startswith(prefix) for name in release.files):
         raise ConfigError(f"{export_dir} has no {which[:-1]} vectors: it was trained with train.hs = 1, a tree")
-    total, vector_size = manifest[f"num_{which}"], manifest["vector_size"]
+    total, vector_size = manifest[f"num_{which}"], compared_columns(manifest).stop
     num_renamed = write_word2vec(out, _report_batches(release, which, total, on_event), total, vector_size, binary)
     return {
         "release": manifest["release"], "out": str(out), "which": which, "format": "binary" if binary else "text",
@@ -57,6 +58,6 @@ def _report_batches(
     """Yield names and vectors of the files in order, for `write_word2vec`, and report the progress."""
     done = 0
     for names, vectors in release.read_batches(which, _BATCH_ROWS):
-        yield names, vectors
+        yield names, vectors[:, compared_columns(release.manifest)]
         done += len(names)
         on_event("progress", {"step": "word2vec", "done": done, "total": total, "unit": which})

@@ -62,7 +62,7 @@ def pull_since(
         for name, entry in trail.items():
             fetcher.get(target, name, entry, gathered / name)
         files = write_difference(sides, gathered, forgotten)
-        kept = ("release", "space_id", "vector_size", "storage", "parts", "trail", "rules")
+        kept = ("release", "space_id", "vector_size", "storage", "parts", "bias_columns", "activity", "trail", "rules")
         about = {name: manifest[name] for name in kept if name in manifest}
         about |= {"format_version": FORMAT_VERSION, "since": older.tags["release"], "since_version": older.number}
         counts = {

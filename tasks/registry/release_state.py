@@ -2,7 +2,8 @@
 
     state/manifest.json     the other files with bytes and sha256; the manifests of the generation and of the corpus; the record
     state/store/            the files of the generation, unchanged: vectors of users and items with optimizer state
-    state/corpus/           vocabulary, users of each micro-partition in row order, and how often training saw each item
+    state/corpus/           vocabulary, users of each micro-partition in row order and their activity, and how often training saw
+                            each item
 
 The state has no tokens: what users read stays in the root. So the next night of a restored root trains all users with events in
 its window, from their old vectors. On the root's disk the files are hard links to those of store and corpus. A copy in the
@@ -29,7 +30,7 @@ from surf2vec.trainer.system.files import describe_file, digest_file, link_file,
 
 STATE = "state"
 STATE_MANIFEST = "manifest.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 def find_generation(root: Root, export: dict[str, Any]) -> Generation | None:
@@ -59,8 +60,9 @@ def gather_state(root: Root, export: dict[str, Any], record: RunRecord, folder: 
         with explain_damage(generation.folder):
             verify_image(generation.folder / name, about)
         link_file(generation.folder / name, folder / "store" / name)
-    names = [VOCABULARY, *(f"{partition_name(partition)}.users.parquet" for partition in range(corpus.num_partitions))]
-    for name in names:
+    kinds = ("users.parquet", "activity.npy")
+    places = map(partition_name, range(corpus.num_partitions))
+    for name in [VOCABULARY, *(f"{place}.{kind}" for place in places for kind in kinds)]:
         link_file(corpus.path(name), folder / "corpus" / name)
     counts = folder / "corpus" / COUNTS
     np.save(counts, corpus.count_training_tokens(), allow_pickle=False)

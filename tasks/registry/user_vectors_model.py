@@ -12,14 +12,17 @@ a column `user_id` and returns a row for each user id, in the same order:
     unknown_pages                   with pages: how many of the row's pages the release does not know
 
 With a column `pages`, a list of URLs a row, oldest first, a vector's trail is computed from the last of them. A user who is
-unknown, or has no id, then has no interest: zeros. So has everybody if the release was reduced: its dimensions mix both parts.
+unknown, or has no id, then has neither interest nor activity: zeros. Nobody has an interest if the release was reduced: its
+dimensions mix interest and trail.
 URLs become items by the rules of the release. Those that it does not know are left out. A user without any other keeps last
 night's vector, or None.
 
 `items` leaves out the row's `pages`, and those in a column `seen`, a list of URLs a row, from which no vector is computed. With
 params {"seen": "keep"} and without that column nothing is left out.
 
-With params {"part": "interest"} or "trail" vectors and items are of that part alone; the manifest names its columns.
+With params {"part": "interest"}, "trail" or "activity" vectors, neighbours and items are of that part alone; the manifest names
+its columns. With items, activity is refused: it ranks none. Without it vectors are whole, but neighbours are found without
+activity. For neighbours by one part every user is compared, which takes longer.
 
 The vectors are in the model, or in the export's folder, whose URI is in the model's configuration. If the folder has another path
 on this machine, use `mlflow.pyfunc.load_model(..., model_config={"export_uri": "file:///mnt/export/r1"})`. Loading reads only the
@@ -42,7 +45,7 @@ from mlflow.models import set_model
 
 for name in ("trail_sums", "release_reader", "url_rules"):
     sys.modules.pop(name, None)  # the modules of another release that this process has loaded
-from release_reader import TOKEN, ReleaseError, ReleaseReader, find_other  # noqa: E402
+from release_reader import TOKEN, ReleaseError, ReleaseReader, columns_of_part, compared_columns, find_other  # noqa: E402
 from trail_sums import TrailSums  # noqa: E402
 from url_rules import KnownItems  # noqa: E402 (see above)
 
@@ -56,7 +59,7 @@ class UserVectors(mlflow.pyfunc.PythonModel):
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
         k, num_items = (read_count(params, name) for name in ("k", "items"))
-        part = read_part(params, self.manifest, k)
+        part = read_part(params, self.manifest)
         given = read_columns(model_input)
         keeps_seen = read_seen(params, given)
         index = next(iter(given.values())).index
@@ -67,12 +70,15 @@ class UserVectors(mlflow.pyfunc.PythonModel):
         if "pages" in given:
             vectors, is_renewed = self.trail_sums.renew(vectors, *found["pages"])
             is_found |= is_renewed
-        own_rows, vectors = own_rows[is_found], vectors[is_found, part]
-        columns: dict[str, list[Any]] = {"vector": vectors.tolist()}
+        own_rows, vectors = own_rows[is_found], vectors[is_found]
+        columns: dict[str, list[Any]] = {"vector": vectors[:, part or slice(None)].tolist()}
+        part = part or compared_columns(self.manifest)
         if k:
-            near = self.release.find_neighbours(own_rows, vectors, k)
+            near = self.release.find_neighbours(own_rows, vectors, k, part)
             columns["neighbours"], columns["scores"] = ([[one[at] for one in row] for row in near] for at in (0, 1))
         if num_items:
+            if part.start >= compared_columns(self.manifest).stop:
+                raise ValueError("activity ranks no items: leave out `items`, or params['part']")
             if not self.manifest["item_files"]:
                 raise ValueError("this release was trained with a tree and has no item vectors: leave out `items`")
             known = [] if keeps_seen else [pages.list_known() for pages in found.values()]
@@ -204,18 +210,10 @@ def read_count(params: dict[str, Any] | None, name: str) -> int:
     return value
 
 
-def read_part(params: dict[str, Any] | None, manifest: dict[str, Any], k: int) -> slice:
-    """Return the columns of the wanted part, or all. Raises ValueError for an unknown part, or for neighbours by a part."""
-    part = (params or {}).get("part") or ""
-    if not part:
-        return slice(None)
-    parts = manifest.get("parts", {})
-    if part not in parts:
-        known = " or ".join(repr(name) for name in parts) or "nothing, as its vectors have one part"
-        raise ValueError(f"params['part'] is {part!r}: this release has {known}")
-    if k:
-        raise ValueError("params['k'] finds neighbours by whole vectors: leave out `part`")
-    return slice(*parts[part])
+def read_part(params: dict[str, Any] | None, manifest: dict[str, Any]) -> slice | None:
+    """Return the columns of the wanted part; None if none is named. Raises ValueError for an unknown part."""
+    part = (params or {}).get("part")
+    return columns_of_part(manifest, part) if part else None
 
 
 def as_id(value: Any) -> str | None:

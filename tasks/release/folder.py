@@ -10,14 +10,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from surf2vec.tasks.release.release_reader import KEYS, VECTOR_COLUMNS, ReleaseReader, find_other, list_files
+from surf2vec.tasks.release.release_reader import (
+    KEYS,
+    VECTOR_COLUMNS,
+    ReleaseReader,
+    columns_of_part,
+    find_other,
+    list_files,
+)
 from surf2vec.tasks.release.trail_sums import TrailSums
 from surf2vec.tasks.release.url_rules import KnownItems, UrlRules
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.system.files import read_json, verify_once, verify_size
 
 EXPORT_MANIFEST = "manifest.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _NUMBERS = (pa.float32(), pa.float16(), pa.int8())
 
 
@@ -45,6 +52,13 @@ class ReleaseFolder(ReleaseReader):
             return None
         with self.opened(f"user_vectors/{part_name(partition)}") as path, pq.ParquetFile(path) as file:
             return file.read(columns=["user_id", *VECTOR_COLUMNS])
+
+    def find_columns(self, part: str) -> slice:
+        """Return the columns of a part. Raises InputError if the release does not have it."""
+        try:
+            return columns_of_part(self.manifest, part)
+        except ValueError as error:
+            raise InputError(str(error)) from None
 
     @cached_property
     def trail_sums(self) -> TrailSums:
@@ -88,6 +102,7 @@ def check_manifest(manifest: Any, what: str) -> dict[str, Any]:
         sizes = [manifest[name] for name in ("vector_size", "num_users", "num_items", "partitions")]
         sizes += [about["bytes"] for about in files.values()]
         sizes += [about["rows"] for about in manifest["user_files"].values()]
+        sizes += [column for part in manifest["parts"].values() for column in part]
         texts = [manifest["release"], manifest["space_id"], manifest["created_from"]["window_id"]]
         texts += [manifest["index"]["file"], *(about["sha256"] for about in files.values())]
         rules = UrlRules.of_record(manifest["rules"])

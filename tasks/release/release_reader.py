@@ -139,10 +139,10 @@ class ReleaseReader:
 
     @cached_property
     def index(self) -> Any:
-        """The index of unit user vectors."""
+        """The index of unit user vectors, without activity."""
         import faiss
 
-        name, expected = self.manifest["index"]["file"], (self.first[-1], self.manifest["vector_size"])
+        name, expected = self.manifest["index"]["file"], (self.first[-1], compared_columns(self.manifest).stop)
         with self.opened(name) as path:
             try:
                 # Flat and inverted-file kinds are read from the disk as they are searched; others come into memory.
@@ -155,14 +155,21 @@ class ReleaseReader:
             index.nprobe = self.manifest["index"]["nprobe"]
         return index
 
-    def find_neighbours(self, own_rows: np.ndarray, vectors: np.ndarray, k: int) -> list[list[tuple[str, float]]]:
+    def find_neighbours(
+        self, own_rows: np.ndarray, vectors: np.ndarray, k: int, columns: slice
+    ) -> list[list[tuple[str, float]]]:
         """Return of each user the ids and cosines of the k nearest others, nearest first; a quantised index may find fewer.
 
-        own_rows int64[n]: of the users in the index, -1 for strangers; vectors float32[n, D].
+        own_rows int64[n]: of the users in the index, -1 for strangers; vectors float32[n, D]; columns: those that are compared.
+        Only `compared_columns` are in the index: for others all users are read.
         """
         if not len(vectors):
             return []
-        scores, rows = self.index.search(unit_rows(vectors), min(k + 1, self.index.ntotal))
+        units, num_found = unit_rows(vectors[:, columns]), min(k + 1, self.first[-1])
+        if columns == compared_columns(self.manifest):
+            scores, rows = self.index.search(units, num_found)
+        else:
+            scores, rows = find_nearest(units, num_found, (rows[:, columns] for _, rows in self.read_batches("users")))
         names = self.read_ids(set(rows.ravel().tolist()) - {-1})
         return [
             [
@@ -186,10 +193,11 @@ class ReleaseReader:
 
     @cached_property
     def items(self) -> tuple[np.ndarray, np.ndarray]:
-        """(urls, float32 (V, D)) of the items, by item_ix; none if the release was trained with a tree."""
-        batches = list(self.read_batches("items"))
+        """(urls, float32 (V, D)) of the items, by item_ix, without activity; none if the release was trained with a tree."""
+        columns = compared_columns(self.manifest)
+        batches = [(keys, vectors[:, columns]) for keys, vectors in self.read_batches("items")]
         urls = [np.zeros(0, object), *(keys.to_numpy(zero_copy_only=False) for keys, _ in batches)]
-        none = np.zeros((0, self.manifest["vector_size"]), np.float32)
+        none = np.zeros((0, columns.stop), np.float32)
         return np.concatenate(urls), np.concatenate([none, *(vectors for _, vectors in batches)])
 
     def rank_items(
@@ -197,10 +205,10 @@ class ReleaseReader:
     ) -> Iterator[tuple[list[str], list[float]]]:
         """Yield of each user the urls and scores of the best items by dot product, highest first.
 
-        vectors float32[n, D]; columns: of the items' vectors, as many as the users' have; seen: items to leave out, of each user.
+        vectors float32[n, D]; columns: those that rank, none of activity; seen: items to leave out, of each user.
         """
         urls, item_vectors = self.items[0], self.items[1][:, columns]
-        num_items = min(num_items, len(urls))
+        num_items, vectors = min(num_items, len(urls)), np.ascontiguousarray(vectors[:, columns])
         at_once = max(1, SCORES_AT_ONCE // max(1, len(urls)))
         for start in range(0, len(vectors), at_once):
             scores = vectors[start : start + at_once] @ item_vectors.T
@@ -277,6 +285,20 @@ class UserFile:
         return self.read([group], ["user_id"])[group]["user_id"][0].as_py().encode()
 
 
+def compared_columns(manifest: dict[str, Any]) -> slice:
+    """Return the columns of a vector that rank items and find nearest users by default: all but activity, which comes last."""
+    return slice(0, manifest["parts"].get("activity", [manifest["vector_size"]])[0])
+
+
+def columns_of_part(manifest: dict[str, Any], part: str) -> slice:
+    """Return the columns of a part. Raises ValueError, with the names of all, if a release does not have it."""
+    parts = manifest["parts"]
+    if part not in parts:
+        known = " or ".join(map(repr, parts)) or "none, as it was reduced"
+        raise ValueError(f"part is {part!r}: this release has {known}")
+    return slice(*parts[part])
+
+
 def list_files(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return {path within the release: entry of the manifest} of all files but the manifest."""
     users = {f"user_vectors/{name}": about for name, about in manifest["user_files"].items()}
@@ -330,6 +352,18 @@ def user_hash(user_id: str) -> int:
 def unit_rows(vectors: np.ndarray) -> np.ndarray:
     """Return the rows of float32 (N, D) scaled to length 1; a row of zeros stays zeros."""
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+
+
+def find_nearest(units: np.ndarray, num_found: int, batches: Iterator[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the greatest cosines of unit rows float32[n, D] with the rows of all batches, float32[n, k], and whose they are."""
+    scores, rows, first = np.zeros((len(units), 0), np.float32), np.zeros((len(units), 0), np.int64), 0
+    for vectors in batches:
+        numbers = np.broadcast_to(np.arange(first, first + len(vectors)), (len(units), len(vectors)))
+        every, all_rows = np.hstack([scores, units @ unit_rows(vectors).T]), np.hstack([rows, numbers])
+        best = np.argsort(-every, axis=1, kind="stable")[:, :num_found]
+        scores, rows = np.take_along_axis(every, best, axis=1), np.take_along_axis(all_rows, best, axis=1)
+        first += len(vectors)
+    return scores, rows
 
 
 def decode_vectors(rows: pa.Table | pa.RecordBatch) -> np.ndarray:

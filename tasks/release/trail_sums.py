@@ -25,8 +25,8 @@ class TrailSums:
     """What a release needs to sum up trails.
 
     inputs float32[V+1, D2]: by the number of an item, the last row is zeros; lags float32[W]: a_k, nearest first; bias
-    float32[D2]; weight: w; columns: those of a vector that a trail replaces, all of them if the release was reduced, as its
-    dimensions mix both parts.
+    float32[D2]; weight: w; columns: those of a vector that a trail replaces: also those of the interest if the release was
+    reduced, as its dimensions mix both parts. vector_size: D.
     """
 
     inputs: NDArray[np.float32]
@@ -34,6 +34,7 @@ class TrailSums:
     bias: NDArray[np.float32]
     weight: np.float32
     columns: slice
+    vector_size: int
 
     @classmethod
     def of_release(cls, manifest: dict[str, Any], inputs: NDArray[np.float32]) -> "TrailSums":
@@ -41,18 +42,18 @@ class TrailSums:
         about = manifest["trail"]
         lags, bias = (np.array(about[name], np.float32) for name in ("lags", "bias"))
         rows = np.concatenate([inputs, np.zeros((1, inputs.shape[1]), np.float32)])
-        return cls(rows, lags, bias, np.float32(about["weight"]), slice(*about["columns"]))
+        return cls(rows, lags, bias, np.float32(about["weight"]), slice(*about["columns"]), manifest["vector_size"])
 
     def renew(
         self, vectors: NDArray[np.float32], rows: NDArray[np.intp], ends: NDArray[np.intp]
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Return vectors float32[n, D] with the trails of the last pages, and whose are renewed, bool[n].
 
-        vectors float32[n, D]: last night's; zeros for a user without one, who then has no interest and is ranked for by the
-        trail alone. rows, ends: as of `FoundPages`. A user without a known page keeps the vector.
+        vectors float32[n, D]: last night's; zeros for a user without one, who then has no interest, no activity, and is ranked
+        for by the trail alone. rows, ends: as of `FoundPages`. A user without a known page keeps the vector.
         Raises ValueError for vectors of another shape.
         """
-        if vectors.shape != (expected := (len(ends) - 1, self.columns.stop)):
+        if vectors.shape != (expected := (len(ends) - 1, self.vector_size)):
             raise ValueError(f"vectors of shape {vectors.shape} are given, where the pages need {expected}")
         chosen = self.choose_last(rows, ends)
         is_known = chosen[:, 0] < len(self.inputs) - 1

@@ -190,9 +190,12 @@ def describe_choice(choice: ChooseStep) -> list[str]:
 
 
 def describe_storage(export: ExportStep) -> list[str]:
-    """Returns what a release loses by being stored smaller: index recall, variance, precision and quality."""
+    """Returns what activity says, and what is lost by storing a release smaller: index recall, variance, precision, quality."""
     found = export.metrics
     texts = []
+    if export.activity:
+        counts = ", ".join(f"{half:,.0f} {name} ({ninth:,.0f})" for name, (half, ninth) in export.activity.items())
+        texts.append(f"activity when the space began: half of the users had {counts} or more; in brackets, a ninth")
     if "index_recall_at_10" in found:
         texts.append(f"finds {format_percent(found['index_recall_at_10'])} of the 10 nearest users")
     if "export_explained_variance" in found:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from surf2vec.trainer.store.tokens import Corpus, held_out_keys, open_corpus
 from surf2vec.trainer.system.files import describe_file, write_json
@@ -51,6 +52,7 @@ def write_corpus(
             "offsets": np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
             "tokens": np.array([item for user in ids for item in histories[user]], dtype=np.int32),
             "held_out": held_out,
+            "activity": make_activity(hashes),
         }
         name = f"p{partition:05d}"
         last_days = np.full(len(ids), np.iinfo(np.int32).min, dtype=np.int32)  # undated
@@ -77,6 +79,12 @@ def write_corpus(
     )
     write_json(folder / "manifest.json", manifest)
     return open_corpus(folder)
+
+
+def make_activity(hashes: NDArray[np.uint64]) -> NDArray[np.float32]:
+    """Activity of these users, float32[n, 28], drawn by their hashes."""
+    rows = [np.random.default_rng(one).standard_normal(28, np.float32) for one in hashes.tolist()]
+    return np.array(rows, np.float32).reshape(-1, 28)
 
 
 def describe_anew(corpus: Corpus) -> Corpus:

@@ -46,7 +46,12 @@ class PerfectRelease:
     def __init__(self, seed: int, night: int) -> None:
         numbers, self.manifest = (
             np.arange(400),
-            {"release": f"r{night}", "parts": {"interest": [0, 24], "trail": [24, 32]}},
+            {
+                "release": f"r{night}",
+                "vector_size": 32,
+                "bias_columns": [],
+                "parts": {"interest": [0, 24], "trail": [24, 32]},
+            },
         )
         keys = keys_of(numbers, seed)
         noise = np.random.default_rng(0).normal(0, 0.01, (400, 32))

@@ -36,8 +36,8 @@ class Release:
     @classmethod
     def open(cls, folder: Path) -> "Release":
         users, (urls, items) = read_users(folder), read_items(folder)
-        parts = open_folder(folder).manifest.get("parts")
-        if parts is None:
+        parts = open_folder(folder).manifest["parts"]
+        if "trail" not in parts:
             raise SystemExit("so few events have no order, and the release no trail to attack: draw more --users")
         interest = slice(*parts["interest"])
         return cls(list(users), np.stack(list(users.values())), urls, items, open_folder(folder).trail_sums, interest)

@@ -58,7 +58,7 @@ def write_rows_of(
     size = rows["users"][1].shape[1]
     numbers = {f"num_{kind}": len(rows[kind][0]) for kind in KEYS}
     manifest: dict[str, Any] = (
-        {"format_version": 1, "release": release, "space_id": "space-1", "vector_size": size}
+        {"format_version": 2, "release": release, "space_id": "space-1", "vector_size": size, "parts": {}}
         | {"partitions": 1, "rules": RULES}
         | numbers
         | {"created_from": {"window_id": "w1"}}

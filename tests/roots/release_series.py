@@ -68,7 +68,14 @@ def export_state(
         [np.array(rows, np.float32).reshape(-1, VECTOR_SIZE) for rows in users],
         np.array([_draw(ix, number) for ix, number in enumerate(state.items)], np.float32),
     )
-    job = Export(corpus_dir, root.export(release), release, f"run-{release}", "space-1", ExportConfig(**storage))
+    job = Export(
+        corpus_dir,
+        root.export(release),
+        release,
+        f"run-{release}",
+        "space-1",
+        ExportConfig(**{"activity": False} | storage),
+    )
     export_vectors(job, generation, on_event)
     return root.export(release)
 

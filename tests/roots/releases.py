@@ -86,8 +86,8 @@ def make_release(
 def export_release(
     root: Root, release: str, corpus_dir: Path, generation: Generation | FakeGeneration, **storage: Any
 ) -> Path:
-    """The export of a generation by the project's own step; returns its folder."""
-    config = ExportConfig(**storage)
+    """The export of a generation by the project's own step, by default without activity; returns its folder."""
+    config = ExportConfig(**{"activity": False} | storage)
     export_vectors(Export(corpus_dir, root.export(release), release, f"run-{release}", "space-1", config), generation)  # type: ignore[arg-type]
     return root.export(release)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # a DuckDB type kept in a signature would make nanobind report a leak at exit
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +131,31 @@ def test_events_sorted_by_other_micro_partitions(con: duckdb.DuckDBPyConnection,
 def test_events_of_items_that_are_unknown(con: duckdb.DuckDBPyConnection, window: dict[str, Any]) -> None:
     con.register("stg_vocabulary", pa.table({"item_ix": [0, 1], "url": ["/a", "/c"]}))
     assert fetch_rows(con, "intermediate/int_unknown_events", window) == [{"num_events": 2}]
+
+
+def test_activity_of_two_users_by_hand(con: duckdb.DuckDBPyConnection) -> None:
+    """Ann: two sessions on two days, 60 s, a day less 60 s, and 6 hours later. Bob has an order, but no times."""
+    thursday, minute, day = 0, 60_000_000, 86_400_000_000
+    rows = [
+        *((0, us, item) for us, item in [(thursday, 7), (minute, 8), (day, 7), (day + 1000 * 6 * 3600_000, 9)]),
+        *((1, None, item) for item in (5, 5)),
+    ]
+    names = ("user_ix", "us", "item")
+    table = [dict(zip(names, row, strict=True)) | {"place": place} for place, row in enumerate(rows)]
+    con.register("user_events", pa.Table.from_pylist(table))
+    ann, bob = fetch_rows(con, "marts/activity", {"session_seconds": 1800})
+    ln, six_hours = math.log, 6 * 3600
+    expected = {
+        "user_ix": 0, "events": ln(4), "pages": ln(3), "entropy": round(ln(4) - 2 * ln(2) / 4, 5), "new_pages": 0.75,
+        "late_new_pages": 0.5, "last": 1.25, "sessions": ln(3), "days": ln(2), "last_day": ln(2), "last_week": ln(4),
+        "last_month": ln(4), "span": ln(1 + 1.25 * 86400), "mean_gap": ln(1 + 1.25 * 86400 / 3),
+        "median_gap": ln(1 + six_hours), "last_gap": ln(1 + six_hours),
+        "session_gap": ln(1 + (86400 - 60 + six_hours) / 2), "last_session_gap": ln(1 + six_hours),
+        "session_seconds": ln(1 + 60 / 3), "session_events": ln(4 / 3), "last_session": 0.0,
+        "last_hour_sin": 1.0, "last_hour_cos": 0.0, "hour_sin": 0.251091, "hour_cos": 0.749998,
+    }  # fmt: skip
+    assert {name: ann[name] for name in expected} == pytest.approx(expected, abs=2e-6)
+    angle = 2 * math.pi * (3 + 1.25) / 7  # from Monday on
+    assert (ann["last_weekday_sin"], ann["last_weekday_cos"]) == pytest.approx((math.sin(angle), math.cos(angle)))
+    known = {"user_ix": 1, "events": ln(2), "pages": 0.0, "entropy": 0.0, "new_pages": 0.5, "late_new_pages": 0.0}
+    assert bob == pytest.approx(dict.fromkeys(bob, None) | known)

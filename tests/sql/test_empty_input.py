@@ -21,6 +21,7 @@ TABLES = {
     "int_item_totals": "url varchar, events bigint, users bigint",
     "stg_vocabulary": "url varchar, item_ix integer",
     "vocabulary": "url varchar, item_ix integer",
+    "user_events": "user_ix integer, place bigint, us bigint, item integer",
 }
 FILES = {
     "events.parquet": EVENTS_SCHEMA,
@@ -40,7 +41,7 @@ PARAMS = {
     "max_user_bytes": 9, "max_time_bytes": 9, "crawler_pattern": "x", "pointers": ["/a"] * 9, "user_column": "user_id",
     "url_column": "url", "time_column": "ts", "method_column": "surf2vec_absent", "status_column": "surf2vec_absent",
     "agent_column": "surf2vec_absent", "site_column": "surf2vec_absent", "view_column": "surf2vec_absent", "views": [],
-    "line_bits": 0, "place": 0, "place_bits": 62,
+    "line_bits": 0, "place": 0, "place_bits": 62, "session_seconds": 1800,
 }  # fmt: skip
 ONE_ROW: dict[str, dict[str, Any]] = {
     "intermediate/int_source_size": {"num_lines": 0, "text_bytes": 0, "num_distinct": 0, "distinct_text_bytes": 0},

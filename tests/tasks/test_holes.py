@@ -91,7 +91,9 @@ def users_there(corpus: Corpus) -> set[str]:
 
 
 def export(root: Root, corpus: Corpus, **storage: str | int) -> Path:
-    asked = Export(root.corpus(corpus.folder.name), root.export("r1"), "r1", "r1", "r1", ExportConfig(**storage))
+    asked = Export(
+        root.corpus(corpus.folder.name), root.export("r1"), "r1", "r1", "r1", ExportConfig(activity=False, **storage)
+    )
     told = export_vectors(asked, open_generation(root.store))
     assert told["num_users"] == corpus.num_users == 100
     return root.export("r1")

@@ -138,7 +138,7 @@ def test_another_storage_replaces_the_export_and_the_same_leaves_it(tmp_path: Pa
     asked = {"dtype": "int8", "pca_dim": 3}
 
     def export(storage: dict) -> int:
-        job = Export(corpus_dir, root.export("r1"), "r1", "run-1", "space-1", ExportConfig(**storage))
+        job = Export(corpus_dir, root.export("r1"), "r1", "run-1", "space-1", ExportConfig(activity=False, **storage))
         told = export_vectors(job, draw_generation(corpus_dir))
         assert told["vector_size"] == (storage.get("pca_dim") or VECTOR_SIZE)
         assert told["dtype"] == storage["dtype"]
@@ -165,7 +165,7 @@ def test_inferred_vectors_are_in_the_releases_space(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.csv", *LITERAL)
     infer(root, "r1", ask(log, tmp_path / "full.parquet"))
     corpus_dir = next((root.path / "corpus").iterdir())
-    job = Export(corpus_dir, root.export("r1"), "r1", "r1", "r1", ExportConfig(pca_dim=3, dtype="int8"))
+    job = Export(corpus_dir, root.export("r1"), "r1", "r1", "r1", ExportConfig(activity=False, pca_dim=3, dtype="int8"))
     export_vectors(job, open_generation(root.store))
     assert infer(root, "r1", ask(log, tmp_path / "reduced.parquet"))["vector_size"] == 3
     projection = read_projection(root.export("r1") / "projection.npy")

@@ -1,9 +1,10 @@
 """Reads a corpus one micro-partition at a time, memory-mapped or into given pages, and never the whole of it.
 
 Layout: `manifest.json` and for each micro-partition `p00012.users.parquet` (user_id, hash, last_day), `.offsets.npy` int64[n+1],
-`.tokens.npy` int32[...], `.held_out.npy` int32[n]. A corpus that continues another may have holes among its rows (user_id null,
-hash 0, no tokens). Its folder then has a second corpus, `changed/`, with the rows to train: `p00012.rows.npy` uint32[k] has their
-row numbers in the full corpus, `counts.npy` int64[V] the training tokens of the full corpus. `tasks/corpus/build.py` writes it.
+`.tokens.npy` int32[...], `.held_out.npy` int32[n]; others are not for training. A corpus that continues another may have holes
+among its rows (user_id null, hash 0, no tokens). Its folder then has a second corpus, `changed/`, with the rows to train:
+`p00012.rows.npy` uint32[k] has their row numbers in the full corpus, `counts.npy` int64[V] the training tokens of the full
+corpus. `tasks/corpus/build.py` writes it.
 
 Before a process reads a file for the first time, it compares its sha256 with the manifest's.
 """

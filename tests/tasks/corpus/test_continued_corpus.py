@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from surf2vec.tasks.activity.count import NAMES, read_activity
 from surf2vec.tasks.config import EvaluateConfig, IngestConfig
 from surf2vec.tasks.corpus import clean_pass
 from surf2vec.tasks.corpus.build import build_corpus
@@ -46,6 +47,25 @@ def nights(tmp_path: Path) -> tuple[Corpus, Corpus]:
     root = write_events(tmp_path, FIRST + SECOND, partitions=1)
     base = build(root, Night(1, 2), None)
     return base, build(root, Night(2, 3, retain_days=1), base)
+
+
+def activity_of(corpus: Corpus) -> dict[str | None, bytes]:
+    rows = [row.tobytes() for row in read_activity(corpus, 0)]
+    return dict(zip(corpus.read_ids(0).to_pylist(), rows, strict=True))
+
+
+def test_activity_is_of_all_events_of_the_window(tmp_path: Path, nights: tuple[Corpus, Corpus]) -> None:
+    """A night that continues has what a whole one has. Who has no event in the window keeps the numbers; a hole has zeros."""
+    base, corpus = nights
+    root = Root(tmp_path)
+    continued, whole = activity_of(corpus), activity_of(build(root, Night(2, 3), None))
+    assert continued.pop(None) == bytes(4 * len(NAMES))
+    assert continued == {user: whole[user] for user in ("ann", "cat", "dan", "eve")}
+    retained, before = activity_of(build(root, Night(3, 3), base)), activity_of(base)
+    assert {user: retained[user] for user in ("bob", "dan")} == {user: before[user] for user in ("bob", "dan")}
+    assert retained["ann"] != before["ann"]
+    full = activity_of(build(root, Night(3, 3), base, is_full=True))
+    assert full == retained
 
 
 def test_a_literal_night(nights: tuple[Corpus, Corpus]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from surf2vec.tasks.config import ExportConfig
 from surf2vec.tasks.export.export import USER_ROW_GROUP_ROWS, Export, export_vectors
 from surf2vec.tasks.release.release_reader import list_files, unit_rows
 from surf2vec.tasks.root.run import Root
@@ -21,7 +22,7 @@ from tests.roots.releases import NUM_ITEMS, draw_generation, make_corpus, make_r
 
 
 def ask(root: Root, corpus_dir: Path) -> Export:
-    return Export(corpus_dir, root.export("r1"), "r1", "run-1", "space-1")
+    return Export(corpus_dir, root.export("r1"), "r1", "run-1", "space-1", ExportConfig(activity=False))
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:

@@ -16,13 +16,14 @@ import pytest
 import surf2vec.tasks.queries.infer
 from surf2vec.commands import infer as infer_by_command
 from surf2vec.commands import similar
-from surf2vec.tasks.config import ColumnsConfig, EvaluateConfig, IngestConfig
+from surf2vec.tasks.config import ColumnsConfig, EvaluateConfig, ExportConfig, IngestConfig
 from surf2vec.tasks.corpus.build import build_corpus
 from surf2vec.tasks.corpus.window import CorpusRequest
 from surf2vec.tasks.export.export import Export, export_vectors
 from surf2vec.tasks.ingest.ingest import ingest
 from surf2vec.tasks.ingest.rejects import list_rejects
 from surf2vec.tasks.queries.infer import Inference, infer
+from surf2vec.tasks.release.folder import open_folder
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.users.pseudonyms import pseudonym
 from surf2vec.trainer.config import TrainConfig
@@ -38,7 +39,7 @@ from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
 from tests.data.corpora import planted_histories, user_hash
 from tests.roots.ingest import MEMORY_BYTES, snapshot, write_log
-from tests.roots.releases import read_items
+from tests.roots.releases import read_items, read_users
 
 TRAIN = TrainConfig(vector_size=8, epochs=5, threads=1, alpha=0.1, negative=5)
 LITERAL = (
@@ -64,7 +65,10 @@ def make_root(path: Path, **settings: Any) -> Root:
     built = build_corpus(root, CorpusRequest(config, evaluation), MEMORY_BYTES, 1)
     corpus_dir = root.corpus(built["window_id"])
     train(Job(corpus_dir, root.store, TRAIN, 4 * 10**9))
-    export_vectors(Export(corpus_dir, root.export("r1"), "r1", "r1", "r1"), open_generation(root.store))
+    export_vectors(
+        Export(corpus_dir, root.export("r1"), "r1", "r1", "r1", ExportConfig(activity=False)),
+        open_generation(root.store),
+    )
     pin_generation(root.store, "r1")
     return root
 
@@ -95,6 +99,27 @@ def expected(root: Root, user: str, pages: Sequence[int]) -> np.ndarray:
     counts = open_corpus(root.corpus(generation.manifest["window_id"])).count_training_tokens()
     frozen = freeze_items(generation, counts, TRAIN.threads)
     return fit_vectors(frozen, tokens, offsets, np.array([user_hash(user)], np.uint64)).vectors[0]
+
+
+def test_activity_is_of_the_events_given(root: Root, tmp_path: Path) -> None:
+    """The events of the training again give the numbers of the release; others, others, within the same range."""
+    release = root.export("r2")
+    corpus_dir = root.corpus(open_generation(root.store).manifest["window_id"])
+    try:
+        export_vectors(Export(corpus_dir, release, "r2", "r2", "r1"), open_generation(root.store))
+        columns = slice(*open_folder(release).manifest["parts"]["activity"])
+        histories = planted_histories().items()
+        log = write_log(
+            tmp_path / "log.csv", *(line for user, items in histories for line in history_lines(user, items))
+        )
+        infer(root, "r2", ask(log, tmp_path / "v.parquet"))
+        again, served = read_vectors(tmp_path / "v.parquet"), read_users(release)
+        assert {user: again[user][columns].tobytes() for user in served} == {
+            user: vector[columns].tobytes() for user, vector in served.items()
+        }
+        assert len({vector[columns].tobytes() for vector in served.values()}) > 1
+    finally:
+        shutil.rmtree(release)
 
 
 def test_a_literal_log(root: Root, tmp_path: Path) -> None:
@@ -349,7 +374,7 @@ def test_the_command_answers_from_the_release_that_serves(tmp_path: Path) -> Non
     assert answers[0] == {
         "users": 2, "users_without_known_items": 1, "events": 5, "events_forgotten": 0, "events_unknown_items": 2,
         "rejected": 0, "items": 60,
-        "vector_size": 16, "release": made["release"], "out": str(out), "bytes": len(data[0]),
+        "vector_size": 44, "release": made["release"], "out": str(out), "bytes": len(data[0]),
     }  # fmt: skip
     result = call(
         "infer", "--root", str(root), "--logs", str(log), "--out", str(tmp_path / "v.csv"), *columns, "--json"

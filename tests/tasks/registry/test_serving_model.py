@@ -121,7 +121,7 @@ def test_neighbours_and_items_are_those_of_brute_force(
 def test_a_part_alone_has_its_columns_and_ranks_by_them(
     model: Any, export_dir: Path, users: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(Exception, match="'trail': this release has nothing, as its vectors have one part"):
+    with pytest.raises(Exception, match="'trail': this release has 'interest'"):
         ask(model, ["user-7"], part="trail")
     monkeypatch.setitem(model.manifest, "parts", {"interest": [0, 3], "trail": [3, 8]})
     urls, items = read_items(export_dir)
@@ -131,8 +131,11 @@ def test_a_part_alone_has_its_columns_and_ranks_by_them(
         assert row["items"] == [urls[i] for i in np.argsort(-(items[:, columns] @ users["user-7"][columns]))[:3]]
     with pytest.raises(Exception, match="'interests': this release has 'interest' or 'trail'"):
         ask(model, ["user-7"], part="interests")
-    with pytest.raises(Exception, match="neighbours by whole vectors: leave out `part`"):
-        ask(model, ["user-7"], k=3, part="trail")
+    row, others = ask(model, ["user-7"], k=3, part="trail").iloc[0], [user for user in users if user != "user-7"]
+    units = {user: unit_rows(vector[None, 3:])[0] for user, vector in users.items()}
+    nearest = sorted(others, key=lambda user: -float(units[user] @ units["user-7"]))[:3]
+    assert row["neighbours"] == nearest
+    np.testing.assert_allclose(row["scores"], [units[user] @ units["user-7"] for user in nearest], atol=1e-6)
 
 
 def test_asking_for_more_than_there_is_gives_all_there_is(model: Any) -> None:

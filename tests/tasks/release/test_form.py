@@ -13,9 +13,9 @@ ABOUT = {"bytes": 7, "sha256": "0" * 64}
 
 def make_manifest(user: str = "a", item: str = "b", index: str = "c") -> dict[str, Any]:
     return {
-        "format_version": 1, "release": "r1", "space_id": "s1", "created_from": {"window_id": "w1"}, "vector_size": 4,
+        "format_version": 2, "release": "r1", "space_id": "s1", "created_from": {"window_id": "w1"}, "vector_size": 4,
         "num_users": 1, "num_items": 1, "partitions": 1, "user_files": {user: ABOUT | {"rows": 1}}, "item_files": {item: ABOUT},
-        "index": ABOUT | {"file": index}, "rules": RULES,
+        "index": ABOUT | {"file": index}, "rules": RULES, "parts": {},
     }  # fmt: skip
 
 

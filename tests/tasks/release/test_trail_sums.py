@@ -14,6 +14,7 @@ from surf2vec.trainer.model.rows import Rows, TrailItems
 
 MANIFEST = {
     "release": "r1",
+    "vector_size": 3,
     "trail": {"columns": [1, 3], "lags": [4.0, 3.0], "bias": [0.0, 0.5], "weight": 0.5},
 }
 SUMS = TrailSums.of_release(MANIFEST, np.array([[1, 0], [10, 2]], np.float32))
@@ -72,7 +73,7 @@ def test_they_are_those_of_the_trainers_kernel(histories: list[list[int]], windo
         "bias": [0.0] * 18 + [0.5],
         "weight": 0.6,
     }
-    sums = TrailSums.of_release({"trail": about}, inputs)
+    sums = TrailSums.of_release({"trail": about, "vector_size": 19}, inputs)
     pages = find(*([f"/{item}" for item in one] for one in histories), items=tuple(f"/{n}" for n in range(10)))
     found = sums.sum_pages(sums.choose_last(*pages))
     np.testing.assert_allclose(found, expected * np.float32(0.6), rtol=1e-5, atol=1e-6)

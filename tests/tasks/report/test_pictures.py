@@ -17,13 +17,15 @@ from surf2vec.trainer.system.files import describe_file, write_json
 from tests.tasks.report.test_report import manifest_of
 
 
-def write_export(folder: Path, urls: list[str], counts: list[int], X: Matrix, bias: float = 0) -> Path:
+def write_export(
+    folder: Path, urls: list[str], counts: list[int], X: Matrix, bias_columns: list[int] | None = None
+) -> Path:
     (folder / "item_vectors").mkdir(parents=True)
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(X.astype(np.float32).ravel()), X.shape[1])
     table = pa.table({"url": urls, "count": pa.array(counts, pa.int64()), "vector": vectors})
     pq.write_table(table, folder / "item_vectors" / "part-00000.parquet", row_group_size=3)
     item_files = {"part-00000.parquet": describe_file(folder / "item_vectors" / "part-00000.parquet")}
-    write_json(folder / "manifest.json", manifest_of(item_files) | ({"bias": bias} if bias else {}))
+    write_json(folder / "manifest.json", manifest_of(item_files) | {"bias_columns": bias_columns or []})
     return folder
 
 
@@ -47,7 +49,7 @@ def test_the_most_frequent_pages_are_read_in_order(tmp_path: Path) -> None:
 
 def test_a_bias_is_no_direction(tmp_path: Path) -> None:
     X = np.array([[1, 0, 9], [0, 2, -9], [0, 0, 5]], np.float32)
-    pages = read_pages(write_export(tmp_path, list("abc"), [3, 2, 1], X, bias=0.5))
+    pages = read_pages(write_export(tmp_path, list("abc"), [3, 2, 1], X, bias_columns=[X.shape[1] - 1]))
     assert pages.urls == ["a", "b"]
     assert np.array_equal(pages.directions, np.eye(2))
 

@@ -135,6 +135,7 @@ def manifest_of(item_files: dict[str, Any]) -> dict[str, Any]:
         "release": "r1", "space_id": "r1", "created_from": {"window_id": "w1"}, "format_version": FORMAT_VERSION,
         "vector_size": 8, "num_users": 0, "num_items": 0, "partitions": 8, "user_files": {}, "item_files": item_files,
         "index": {"file": "index/users.faiss", "bytes": 0, "sha256": ""}, "rules": RULES,
+        "parts": {}, "bias_columns": [],
     }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from surf2vec.operations import restore
+from surf2vec.tasks.activity.count import read_activity
 from surf2vec.tasks.config import IngestConfig, PublishConfig
 from surf2vec.tasks.forgetting.forget import forget
 from surf2vec.tasks.queries.infer import Inference, infer
@@ -66,6 +67,7 @@ def test_vectors_optimizer_state_and_rows_are_the_same(lost: Root, tmp_path: Pat
         assert new.read_ids(partition).to_pylist() == old.read_ids(partition).to_pylist()
         assert (new.read(partition).hashes == old.read(partition).hashes).all()
         assert len(new.read(partition).tokens) == 0
+        assert read_activity(new, partition).tobytes() == read_activity(old, partition).tobytes()
     assert (new.count_training_tokens() == old.count_training_tokens()).all()
     assert (new.folder / "vocabulary.parquet").read_bytes() == (old.folder / "vocabulary.parquet").read_bytes()
     assert new.manifest["made_from"] == old.manifest["made_from"]

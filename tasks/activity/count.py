@@ -1,0 +1,40 @@
+"""What the events of the window say of each user beside the pages: how much, how often and when (sql/marts/activity.sql).
+
+A corpus keeps the numbers as they are, NaN where nothing is known. An export scales them (tasks/activity/scale.py).
+"""
+
+import duckdb
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from surf2vec.sql.runner import stream_rows
+from surf2vec.trainer.store.tokens import Corpus, partition_name
+
+SESSION_SECONDS = 1800
+"""Gap from which a new session begins: half an hour, as in web analytics."""
+NAMES = (
+    *("events", "pages", "entropy", "new_pages", "late_new_pages", "last", "sessions", "days", "last_day", "last_week"),
+    *("last_month", "span", "mean_gap", "median_gap", "last_gap", "session_gap", "last_session_gap", "session_seconds"),
+    *("session_events", "last_session", "hour_sin", "hour_cos", "weekday_sin", "weekday_cos"),
+    *("last_hour_sin", "last_hour_cos", "last_weekday_sin", "last_weekday_cos"),
+)
+
+
+def count_activity(con: duckdb.DuckDBPyConnection, events: pl.DataFrame, num_users: int) -> NDArray[np.float32]:
+    """Return the activity float32[N, A] of users 0 to N - 1, by NAMES; all NaN for a user without events.
+
+    events: user_ix, us (null without a time), item; sorted by user and time.
+    """
+    con.register("user_events", events.with_row_index("place").to_arrow())
+    activity = np.full((num_users, len(NAMES)), np.nan, np.float32)
+    for rows in stream_rows(con, "marts/activity", {"session_seconds": SESSION_SECONDS}):
+        columns = [rows[name].to_numpy(zero_copy_only=False) for name in NAMES]
+        activity[rows["user_ix"].to_numpy()] = np.column_stack(columns)
+    con.unregister("user_events")
+    return activity
+
+
+def read_activity(corpus: Corpus, partition: int) -> NDArray[np.float32]:
+    """Return the activity of a micro-partition's users, float32[n, A]. Raises DamageError when the file was altered."""
+    return np.load(corpus.path(f"{partition_name(partition)}.activity.npy"), allow_pickle=False)
