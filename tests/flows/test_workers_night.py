@@ -2,6 +2,8 @@
 
 import json
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,18 @@ from surf2vec.trainer.store.writer import lock_store
 from surf2vec.trainer.system.files import read_json
 from tests.flows.test_cli import COMMAND
 from tests.flows.test_night_after_night import FAST, first_days, second_day, vectors_of
-from tests.infra.nights import wait_until
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]  # Prefect's and MLflow's own warnings
 SETTINGS = [*FAST, "resources.workers=2", "train.epochs=100"]
+PATIENCE_SECONDS = 120
+
+
+def wait_until(is_so: Callable[[], bool], what: str) -> None:
+    """Return once it is so."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
 
 
 def run(root: Path) -> dict[str, Any]:
@@ -41,7 +51,7 @@ def die_twice(root: Path) -> None:
             path = root / "store" / STORE_MANIFEST
             return read_manifest(path)["num_processes"] if path.exists() else 0
 
-        wait_until(lambda: num_processes() == 1, 120, lambda: "the first commit")
+        wait_until(lambda: num_processes() == 1, "the first commit")
         children = psutil.Process(process.pid).children(recursive=True)
         workers = [
             child
@@ -50,7 +60,7 @@ def die_twice(root: Path) -> None:
         ]
         assert len(workers) == 2
         workers[1].kill()
-        wait_until(lambda: num_processes() == 2, 120, lambda: "no commit of the workers that were started again")
+        wait_until(lambda: num_processes() == 2, "a commit of the workers that were started again")
         with pytest.raises(ResourceError, match="is training on the store"), lock_store(root / "store"):
             pass
         children = psutil.Process(process.pid).children(recursive=True)
