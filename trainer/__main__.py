@@ -72,10 +72,10 @@ class ProgressLines:
         if name == "log":
             print(values["message"], file=sys.stderr)
         elif name == "train" and time.monotonic() - self.last > 2:
-            self.last, heldout = time.monotonic(), values["heldout_loss"]
-            losses = f"loss {values['loss']:.4f}  held out {'-' if heldout is None else format(heldout, '.4f')}"
+            self.last = time.monotonic()
+            loss, heldout = ("-" if values[key] is None else f"{values[key]:.4f}" for key in ("loss", "heldout_loss"))
             rate = f"{values['tokens_per_second']:,.0f} tokens/s"
-            print(f"epoch {values['epoch']:.2f}  {losses}  {rate}", file=sys.stderr)
+            print(f"epoch {values['epoch']:.2f}  loss {loss}  held out {heldout}  {rate}", file=sys.stderr)
 
 
 def parse_budget(text: str, rank: int, num_workers: int) -> int:

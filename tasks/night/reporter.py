@@ -48,7 +48,8 @@ class Reporter:
             elif event == "progress":
                 show_progress(values["step"], values["done"], values["total"], values["unit"])
             elif event == "train":
-                rate = f", {values['tokens_per_second']:,.0f} tokens/s, loss {values['loss']:.3f}"
+                loss = "" if values["loss"] is None else f", loss {values['loss']:.3f}"
+                rate = f", {values['tokens_per_second']:,.0f} tokens/s{loss}"
 
         def show_progress(part: str, done: int, total: int, unit: str) -> None:
             nonlocal last_line
