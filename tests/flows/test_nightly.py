@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from surf2vec.tasks.activity.count import NAMES
 from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest
 from surf2vec.trainer.system.files import read_json
 from tests.data.corpora import planted_histories
@@ -76,7 +77,7 @@ def test_a_night_makes_a_champion(night: tuple[Path, dict[str, Any]]) -> None:
     assert result["metrics"]["hit_at_10"] > 1.5 * result["metrics"]["popularity_hit_at_10"]
     users = pq.read_table(Path(result["export_dir"]) / "user_vectors")
     assert users.num_rows == 200
-    assert users.schema.field("vector").type.list_size == 16
+    assert users.schema.field("vector").type.list_size == 16 + len(NAMES)
     items = pq.read_table(Path(result["export_dir"]) / "item_vectors")
     assert set(items.column("url").to_pylist()) == {f"/page/{i}" for i in range(60)}
     assert "user-" not in Path(result["report"]).read_text()

@@ -33,7 +33,7 @@ def release(histories: list[list[str]]) -> Release:
     items = rng.normal(size=(NUM_ITEMS, 2 * SIZE)).astype(np.float32)
     inputs = np.concatenate([rng.normal(size=(NUM_ITEMS, SIZE)), np.zeros((1, SIZE))]).astype(np.float32)
     lags, bias = np.array([1, 0.6, 0.3], np.float32), np.full(SIZE, 0.1, np.float32)
-    sums = TrailSums(inputs, lags, bias, np.float32(0.5), slice(SIZE, 2 * SIZE))
+    sums = TrailSums(inputs, lags, bias, np.float32(0.5), slice(SIZE, 2 * SIZE), 2 * SIZE)
     made = Release([], np.zeros((0, 2 * SIZE), np.float32), URLS, items, sums, slice(0, SIZE))
     interests = [items[made.find_items(one), :SIZE].mean(axis=0) for one in histories[:NUM_USERS]]
     users = np.concatenate([np.stack(interests), made.sum_trails(histories[:NUM_USERS])], axis=1)

@@ -101,7 +101,8 @@ def test_giving_the_log_again_repairs_altered_events(trained: tuple[Root, str], 
 
 def test_an_altered_corpus_is_not_trained_on(trained: tuple[Root, str], tmp_path: Path) -> None:
     corpus_dir = Path(shutil.copytree(trained[0].corpus(trained[1]), tmp_path / "corpus"))
-    for path in [*sorted(corpus_dir.glob("p0000[03].*")), corpus_dir / EXPORT_MANIFEST]:
+    used = [path for path in sorted(corpus_dir.glob("p0000[03].*")) if "activity" not in path.name]
+    for path in [*used, corpus_dir / EXPORT_MANIFEST]:
         for place in draw_places(path, 2):
             store = tmp_path / f"{path.name}.{place}"
             with flipped(path, place), pytest.raises(DamageError, match=re.escape(path.name)):
@@ -115,9 +116,15 @@ def test_an_altered_vocabulary_is_not_exported(trained: tuple[Root, str]) -> Non
     assert check(path, lambda: read_json(_export(root, window_id) / EXPORT_MANIFEST)["item_files"]) == NUM_PLACES
 
 
-def _export(root: Root, window_id: str) -> Path:
+def test_altered_activity_is_not_exported(trained: tuple[Root, str]) -> None:
+    root, window_id = trained
+    path = root.corpus(window_id) / "p00000.activity.npy"
+    assert check(path, lambda: read_json(_export(root, window_id, activity=True) / EXPORT_MANIFEST)) == NUM_PLACES
+
+
+def _export(root: Root, window_id: str, **storage: Any) -> Path:
     shutil.rmtree(root.export("r2"), ignore_errors=True)
-    return export_release(root, "r2", root.corpus(window_id), open_generation(root.store))
+    return export_release(root, "r2", root.corpus(window_id), open_generation(root.store), **storage)
 
 
 def _files(folder: Path) -> list[Path]:

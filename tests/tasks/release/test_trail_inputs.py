@@ -16,6 +16,7 @@ from surf2vec.tasks.users.user_set import want_users
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.system.files import verify_file
+from surf2vec.trainer.training.vectors import TRAIL_WEIGHT
 from tests.roots.releases import make_release, read_items, read_users
 from tests.roots.trail_releases import histories_of, make_trail_root
 from tests.roots.training import MEMORY_BYTES
@@ -35,7 +36,7 @@ def test_the_file_has_the_input_vectors_in_the_order_of_the_items(root: Root) ->
     np.testing.assert_array_equal(decode_vectors(table), generation.trail.inputs.vectors)
     about = manifest["trail"]
     np.testing.assert_array_equal(np.float32(about["lags"]), generation.trail.lags.vectors[:5, 0])
-    assert (about["rows"], about["bias"], about["weight"]) == (len(table), [0.0] * 7 + [0.5], 0.6)
+    assert (about["rows"], about["bias"], about["weight"]) == (len(table), [0.0] * 7 + [0.5], TRAIL_WEIGHT)
     assert "trail_inputs.parquet" in list_files(manifest)
     verify_file(root.export("whole") / "trail_inputs.parquet", about)
 
