@@ -19,7 +19,7 @@ def test_any_numbers_are_bounded_and_stay_in_order(seen: list[float], later: lis
     quantiles = [np.quantile(np.array(seen), (np.arange(32) + 0.5) / 32).tolist()]
     column = np.sort(np.array(seen + later, np.float32))
     scaled = scale_activity(column[:, None], quantiles)[:, 0]
-    assert (np.diff(scaled) >= 0).all()
+    assert (np.diff(scaled) >= -1e-6).all()  # interpolation rounds
     assert (np.abs(scaled) <= RANGE).all()
 
 
