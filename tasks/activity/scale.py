@@ -1,7 +1,7 @@
 """Scales activity (tasks/activity/count.py) to bounded numbers, by quantiles that are fixed with the space.
 
 A number becomes its rank among the users of the first release of the space: from -RANGE / 2 to RANGE / 2, 0 for the median.
-Beyond the quantiles it goes on to ±RANGE: of later nights, `last` is greater than all quantiles. Where nothing is known it is 0.
+Beyond the quantiles it extends to ±RANGE: of later nights, `last` is greater than all quantiles. Where nothing is known it is 0.
 """
 
 from typing import Any

@@ -19,6 +19,7 @@ from surf2vec.tasks.evaluation.comparison import match_items, match_unchanged
 from surf2vec.tasks.root.records import EvaluateStep, NightPlan, RefitStep, ReleaseBefore, RunRecord, SettleStep
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.training.base import BaseRelease, open_base
+from surf2vec.tasks.training.choice import has_popularity
 from surf2vec.tasks.training.space import begin_new_items, find_space_rotations
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import DamageError
@@ -109,7 +110,7 @@ def plan_night(root: Root, champion: str | None, request: NightRequest, digest: 
     return NightPlan(
         request=digest, champion=champion, base=base.record if base else None, space=space.record if space else None,
         full_because=reason, full_until=base.record.full_until if base else request.inputs["days"][1], start=start,
-        retained=retained, popularity=space.generation.config.popularity if space else 0.0,
+        retained=retained, popularity=space.generation.config.popularity if space and has_popularity(request.config) else 0.0,
     )  # fmt: skip
 
 

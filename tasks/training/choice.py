@@ -61,19 +61,19 @@ def _choose(root: Root, corpus: Corpus, generation: Generation, space: str | Non
     if not list_values(generation.config)[1]:
         return {}
     if space and (base := open_base(root, space)) and "choice" in base.generation.manifest:
-        return {
-            "trail_weight": weight_of(base.generation),
-            "popularity": generation.config.popularity,
-            "kept_from": space,
-        }
+        weight = {"trail_weight": weight_of(base.generation)} if generation.config.trail_size else {}
+        return weight | {"popularity": generation.config.popularity, "kept_from": space}
     choice = choose_by_log(corpus, generation)
     if "gain" in choice:
         chosen = ChooseStep(**choice)
-        log(
-            on_event,
-            f"the log chooses {chosen.describe_values()}: {chosen.describe_gain()}, by {chosen.num_users:,} users",
-        )
+        text = f"the log chooses {chosen.describe_values()}: {chosen.describe_gain()}"
+        log(on_event, f"{text}, by {chosen.num_users:,} users")
     return choice
+
+
+def has_popularity(config: TrainConfig) -> bool:
+    """Return whether the log chooses the popularity of vectors with these settings."""
+    return not config.hs and config.objective == "sampled_softmax" and config.bias > 0 and config.discount == DISCOUNT
 
 
 def list_values(config: TrainConfig) -> tuple[Values, list[Values]]:
@@ -82,11 +82,8 @@ def list_values(config: TrainConfig) -> tuple[Values, list[Values]]:
     A discount other than the default leaves the popularity as it is.
     """
     has_weight = len(config.part_sizes) > 1 and config.trail_weight is None
-    is_ranked = (
-        not config.hs and config.objective == "sampled_softmax" and config.bias > 0 and config.discount == DISCOUNT
-    )
     usual = (TRAIL_WEIGHT if config.trail_weight is None else config.trail_weight, 0.0)
-    weights, popularities = WEIGHTS if has_weight else usual[:1], POPULARITIES if is_ranked else usual[1:]
+    weights, popularities = WEIGHTS if has_weight else usual[:1], POPULARITIES if has_popularity(config) else usual[1:]
     return usual, [values for values in product(weights, popularities) if values != usual]
 
 

@@ -82,6 +82,18 @@ def test_a_champion_of_one_part_is_gone_on_from_where_its_log_has_no_order(
     assert (plan.base is None) == has_order
 
 
+@pytest.mark.parametrize(("discount", "popularity"), [(0.5, 0.2), (0.4, 0.0)])
+def test_a_night_keeps_the_popularity_unless_its_discount_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, discount: float, popularity: float
+) -> None:
+    corpus = tmp_path / "corpus" / "w1"
+    corpus.mkdir(parents=True)
+    write_json(corpus / "manifest.json", CORPUS | {"has_order": True})
+    monkeypatch.setattr(beginning, "open_base", lambda root, release: base_with(replace(CONFIG, popularity=0.2)))
+    asked = replace(ASKED, config=replace(CONFIG, discount=discount))
+    assert plan_night(Root(tmp_path), "one", asked, "digest").popularity == popularity
+
+
 def test_a_log_without_times_never_grows_old() -> None:
     inputs = INPUTS | {"days": [None, None]}
     corpus = {"made_from": CORPUS["made_from"] | {"days": [None, None]}}
