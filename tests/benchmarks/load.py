@@ -1,16 +1,13 @@
-"""Readers of `mlflow models serve` while releases come, go back and are collected; and queries of the index beside faiss alone.
+"""Readers of `mlflow models serve` while releases come, go back and are collected.
 
-**Serving.** Releases of the same users, each with vectors of its own, are registered one after another by another process, which
+Releases of the same users, each with vectors of its own, are registered one after another by another process, which
 then rolls back, promotes again and collects (`surf2vec rollback`, `promote --override`, `gc`). Meanwhile `--readers` readers ask
 a served process, in connections of their own, for vectors, nearest users and next items of five users and a stranger. Each
 answer is compared with the files of all releases: it must be what exactly one of them gives, and a process must give one and
 the same release as long as it lives, that which served when it was started. Once `gc` has removed that release, an answer may
 be refused, by a message that names the release; the service is then started anew, and so it is every `--restart` seconds.
 
-**Index.** In one process, nearest users by the registered model's `predict`, one user a call and 1,000 users a call, beside
-faiss alone with the same index and the same vectors: queries a second, and their ratio.
-
-    python -m tests.benchmarks.load [--seconds 300] [--readers 8] [--restart 100] [--users 100000]
+    python -m tests.benchmarks.load [--seconds 300] [--readers 8] [--restart 100]
 """
 
 import http.client
@@ -35,7 +32,6 @@ from surf2vec.tasks.release.release_reader import unit_rows
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.store.generation import open_generation
 from tests.benchmarks.harness import make_case, run_benchmark, run_surf2vec
-from tests.benchmarks.load_index import measure_index
 from tests.roots.ingest import take_in, write_log
 from tests.roots.nights import PASSED, commit_generation, make_night
 from tests.roots.releases import STORAGES, export_release, make_corpus, read_items, read_users
@@ -239,14 +235,11 @@ def measure_serving(folder: Path, seconds: int, readers: int, restart: int) -> d
     )
 
 
-def measure_load(
-    _: Path, seconds: int = 300, readers: int = 8, restart: int = 100, users: int = 100_000
-) -> list[dict[str, Any]]:
-    """The case of serving, then those of the index; 0 seconds, or users: without."""
+def measure_load(_: Path, seconds: int = 300, readers: int = 8, restart: int = 100) -> list[dict[str, Any]]:
+    """The one case."""
     with tempfile.TemporaryDirectory() as name:
-        cases = [measure_serving(Path(name), seconds, readers, restart)] if seconds else []
-        return cases + (measure_index(Path(name), users) if users else [])
+        return [measure_serving(Path(name), seconds, readers, restart)]
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark(measure_load, small={"seconds": 5, "readers": 2, "users": 2_000}))
+    sys.exit(run_benchmark(measure_load, small={"seconds": 5, "readers": 2}))

@@ -9,9 +9,7 @@ swaps has BUDGET_BYTES by --host-memory, and runs in a memory cgroup where one c
 the swapping; the limit is the budget and LEEWAY_BYTES, for the kernel counts code and cache too.
 
     swap    ratio of the epochs, the share of time that training waited for the disk, the process's peak of anonymous and
-            shared memory, and what it read from the disk in all (by getrusage); and what an epoch in memory takes while
-            another process moves as many bytes as swapping does, doing nothing else (bare_traffic.py): the ratio of that
-            is what the transfer itself costs on this machine, whoever swaps
+            shared memory, and what it read from the disk in all (by getrusage)
     swapping, bfloat16
             the same budget with users as bfloat16 (train.dtype), which are half the bytes, beside float32 in memory; no mark
 """
@@ -33,7 +31,6 @@ import pyarrow.parquet as pq
 
 from surf2vec.trainer.draws import mix_array
 from surf2vec.trainer.system.files import describe_file, write_json
-from tests.benchmarks.bare_traffic import bare_traffic
 from tests.benchmarks.cgroups import drop_caches, memory_group
 from tests.benchmarks.harness import make_case, run_benchmark
 from tests.data.corpora import RULES
@@ -47,7 +44,6 @@ EPOCHS, REPEATS = 6, 5  # so many epochs that the curve has a point at each one'
 RATIO_MARK, STALL_MARK = 1.05, 0.03
 ROW_BYTES = 4 * 128 + 4
 DROPS_CACHES = True
-BARE = "in memory, as much bare traffic beside"
 HALVES = "swapping, bfloat16"
 
 
@@ -55,13 +51,10 @@ def measure_swap(_: Path, repeats: int = REPEATS) -> list[dict[str, Any]]:
     """The ratio of epochs, with users as float32 and as bfloat16."""
     with tempfile.TemporaryDirectory(prefix="swap.") as folder:
         corpus_dir = write_corpus(Path(folder) / "corpus", NUM_USERS)
-        runs: dict[str, list[dict[str, Any]]] = {side: [] for side in ("in memory", BARE, "swapping", HALVES)}
-        store, image_bytes = Path(folder) / "store", NUM_USERS // PARTITIONS * ROW_BYTES
+        runs: dict[str, list[dict[str, Any]]] = {side: [] for side in ("in memory", "swapping", HALVES)}
+        store = Path(folder) / "store"
         for _ in range(repeats):
             runs["in memory"].append(run_alone(corpus_dir, store, PLENTY_BYTES, EPOCHS))
-            per_second = PARTITIONS / runs["in memory"][0]["epoch_seconds"]
-            with bare_traffic(Path(folder) / "traffic", image_bytes, per_second):
-                runs[BARE].append(run_alone(corpus_dir, store, PLENTY_BYTES, EPOCHS))
             runs["swapping"].append(run_alone(corpus_dir, store, BUDGET_BYTES, EPOCHS))
             halved = FASTEST | {"dtype": "bfloat16"}
             runs[HALVES].append(run_alone(corpus_dir, store, BUDGET_BYTES, EPOCHS, halved))
@@ -82,8 +75,7 @@ def show_swap(best: dict[str, dict[str, Any]], swapping: list[dict[str, Any]]) -
             ratio <= RATIO_MARK and swap["stall"] <= STALL_MARK and peak <= BUDGET_BYTES,
         )
         | {"budget_bytes": BUDGET_BYTES, "user_table_bytes": NUM_USERS * ROW_BYTES}
-        | {"in memory": memory["epoch_seconds"], BARE: best[BARE]["epoch_seconds"]}
-        | {"ratio of bare traffic": best[BARE]["epoch_seconds"] / memory["epoch_seconds"]}
+        | {"in memory": memory["epoch_seconds"]}
         | {"tokens_per_second": NUM_USERS * TOKENS_A_USER / swap["epoch_seconds"]}
         | swap
         | {"peak_bytes": peak}

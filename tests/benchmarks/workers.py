@@ -4,9 +4,8 @@ wikispeedia, QUALITY_EPOCHS epochs, one thread a worker: one worker under torchr
 bit; teams that train twice, bit for bit; hit@20 and MRR of the held-out users beside one worker, three seeds; a worker killed
 with -9 three times.
 Made-up users (NUM_USERS with 25 Zipf tokens in no order, so without a trail; NUM_ITEMS items, 128 dimensions, otherwise as
-shipped): bytes that went over the loopback interface, in a network namespace of its own where one can be made, by what the
-planner predicted and what the workers counted; the balance of load; tokens per second, each side in turn, the fastest epoch of
-REPEATS trainings (one with more than two workers).
+shipped): bytes that the workers counted by what the planner predicted; the balance of load; tokens per second, each side in
+turn, the fastest epoch of REPEATS trainings (one with more than two workers).
 """
 
 import json
@@ -25,13 +24,11 @@ from numpy.typing import NDArray
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
-from surf2vec.trainer.system.files import read_json
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.vectors import BothParts, read_item_vectors
 from tests.benchmarks.defaults import METRICS
 from tests.benchmarks.harness import make_case, run_benchmark
 from tests.benchmarks.logs import find_log, make_corpus
-from tests.benchmarks.own_loopback import counted
 from tests.benchmarks.peers import Vectors, answer_held_out, difference_in_errors
 from tests.benchmarks.swap import write_corpus
 from tests.roots.store_contents import count_differences, read_tables
@@ -76,14 +73,13 @@ class Team:
 
 
 def run_team(corpus_dir: Path, store_dir: Path, team: Team) -> dict[str, Any]:
-    """What a training into an empty store tells of itself, and under "wire" what went over the loopback interface."""
+    """What a training into an empty store tells of itself."""
     options = ["--standalone", "--nproc-per-node", str(team.num_workers)] if team.num_workers else []
     command = make_command(team.begin(corpus_dir, store_dir), options, team.host_memory)
-    counts = store_dir.with_name(f"{store_dir.name}.wire.json")
-    done = subprocess.run(counted(command, counts), capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"a training into {store_dir} ended with {done.returncode}: {done.stderr[-2000:]}")
-    return dict(json.loads(done.stdout)) | {"wire": read_json(counts)}
+    return dict(json.loads(done.stdout))
 
 
 def make_team(mode: str, num_workers: int, memory: str = "2GB", **settings: Any) -> Team:
@@ -195,14 +191,13 @@ def epoch_seconds(told: Told) -> float:
 
 
 def compare_bytes(side: str, told: Told) -> dict[str, Any]:
-    """Bytes of all workers: on the wire, as the planner predicted, as the workers counted."""
-    wire, predicted = told["wire"]["sent_bytes"], told["plan"]["sent_bytes"] * len(told["workers"])
+    """Bytes of all workers, as they counted them, beside what the planner predicted."""
+    predicted = told["plan"]["sent_bytes"] * len(told["workers"])
     counted = sum(load["passed_bytes"] + load["summed_bytes"] for load in told["workers"])
-    ratio = wire / predicted
+    ratio = counted / predicted
     passed = abs(ratio - 1) <= BYTES_MARK
-    figures = {"on the wire": wire, "predicted": predicted, "counted": counted, "wire over counted": wire / counted}
     case = make_case(f"bytes, {side}", ratio, f"within {BYTES_MARK:.0%} of predicted", passed)
-    return case | figures | {"own namespace": told["wire"]["isolated"]}
+    return case | {"predicted": predicted, "counted": counted}
 
 
 if __name__ == "__main__":
