@@ -43,11 +43,17 @@ def existing_root(path: str | Path) -> "Root":
 
 
 def configure(config: "PipelineConfig | None", settings: Mapping[str, Any], root: str | Path) -> "PipelineConfig":
-    """Return the configuration of a call: its settings (two underscores for the dot), then the root's, then the defaults."""
+    """Return the configuration of a call: its settings (two underscores for the dot), then the root's, then the defaults.
+
+    If the root was moved, it is repaired. Raises ConfigError if it is a copy that shares the registry of its original.
+    """
     from surf2vec.tasks.night.config import DEFAULT_CONFIG, load_config
+    from surf2vec.tasks.night.reporter import print_event
     from surf2vec.tasks.night.root_settings import follow_root
+    from surf2vec.tasks.root.moves import settle_root
     from surf2vec.tasks.root.run import Root
 
+    settle_root(Root(Path(root)), print_event)
     if config and settings:
         raise ConfigError(f"give either a config or single settings ({', '.join(settings)}), not both")
     if settings:

@@ -47,14 +47,20 @@ def run(
     dry_run: Annotated[
         bool, Option("--dry-run", help="Say what would be done, and what it would cost. Writes nothing.")
     ] = False,
+    as_copy: Annotated[
+        bool,
+        Option("--as-copy", help="Give a copied root, which shares a registry with the original, its own identity."),
+    ] = False,
     config: "PipelineConfig | None" = None,
     **settings: Any,
 ) -> Result:
     """Make user vectors from logs and register them in MLflow, with a report. Run the same command to resume."""
     from surf2vec.tasks.night.context import NightContext
     from surf2vec.tasks.night.summary import announce_run, find_finished, summarize_finished
+    from surf2vec.tasks.root.moves import settle_root
     from surf2vec.tasks.root.run import Root
 
+    settle_root(Root(Path(root)), print_event, as_copy)
     given, config = list_globs(logs), configure(config, settings, root)
     night = NightContext(Root(Path(root)), since, until, config, full)
     if not dry_run and night.root.sources.exists() and (done := find_finished(night, given)):

@@ -18,7 +18,7 @@ from surf2vec.arguments import (
     existing_root,
 )
 from surf2vec.tasks.night.reporter import print_event
-from surf2vec.trainer.errors import ConfigError, InputError
+from surf2vec.trainer.errors import ConfigError, InputError, SurfError
 from surf2vec.trainer.events import OnEvent, log
 
 if TYPE_CHECKING:
@@ -198,11 +198,12 @@ def doctor(root: RootPath = ROOT) -> Result:
     """Check a root: checksums, counts, orphaned files. The command exits with 1 if something is damaged."""
     from surf2vec.tasks.upkeep.doctor import damage, examine
 
-    findings = examine(opened := existing_root(root))
+    opened, findings = existing_root(root), []
     try:
         configure(None, {}, root)
-    except ConfigError as error:
+    except SurfError as error:
         findings.append(damage(str(opened.settings), str(error)))
+    findings = examine(opened) + findings
     return {
         "findings": [{"level": f.level, "place": f.place, "message": f.message} for f in findings],
         "damage": sum(f.level == "damage" for f in findings),

@@ -12,6 +12,7 @@ from surf2vec.tasks.registry.releases import add_serving
 from surf2vec.tasks.report.measured import list_train_metrics
 from surf2vec.tasks.report.tables import STEPS, list_facts, list_losses, list_notes
 from surf2vec.tasks.root import records
+from surf2vec.tasks.root.identity import find_record_uri
 from surf2vec.tasks.root.run import Run
 from surf2vec.trainer.system.files import digest_json, is_locked
 
@@ -87,7 +88,7 @@ def summarize(run: Run, publish: PublishConfig) -> dict[str, Any]:
         "model_version": registered.model_version,
         "alias": registered.alias,
         "gate": {name: getattr(recorded(records.GateStep), name) for name in gate_keys},
-        "tracking_uri": registered.tracking_uri,
+        "tracking_uri": find_record_uri(run.root, record),
         "users": export.num_users,
         "items": export.num_items,
         "events": ingest.events,
@@ -107,8 +108,8 @@ def summarize(run: Run, publish: PublishConfig) -> dict[str, Any]:
             "left": corpus.num_left,
             "new_items": corpus.num_new_items,
         },
-        "export_dir": export.export_dir,
-        "report": recorded(records.ReportStep).report,
+        "export_dir": str(run.root.export(run.run_id)),
+        "report": str(run.folder / "report.html"),
         "training": list_train_metrics(recorded(records.TrainStep)),
         "metrics": recorded(records.EvaluateStep).metrics | export.metrics,
         "seconds": {name: step.seconds for name, step in record.steps.ended().items() if step.seconds is not None},

@@ -173,6 +173,7 @@ def let_others_make() -> Iterator[None]:
 def open_run(
     tracking_uri: str,
     artifacts: Path | None,
+    is_own: bool,
     experiment: str,
     run_id: str,
     tags: dict[str, str],
@@ -181,14 +182,14 @@ def open_run(
 ) -> str:
     """Return the id of the MLflow run for our run `run_id`; create the MLflow run if there is none.
 
-    Runs with the tag of another root are ignored. `artifacts` is the folder for artifacts; None if a server chooses it.
-    Existing params are not changed. started_ms: when our run began, since 1970; now by default.
+    Runs with the tag of another root are ignored. `artifacts` is the folder for the artifacts of a new experiment; None if a
+    server chooses it. With `is_own`, the root's own registry, they are nowhere else. Existing params are not changed.
+    started_ms: when our run began, since 1970; now by default.
     """
     with connect(tracking_uri) as client:
         place, location = client.get_experiment_by_name(experiment), artifacts.as_uri() if artifacts else None
-        if place and location and place.artifact_location not in (location, str(artifacts)):
-            # The root was copied or moved, and MLflow keeps absolute paths: a run must not write into another root.
-            aside = f"{experiment} (before the root was moved, {place.experiment_id})"
+        if place and is_own and place.artifact_location not in (location, str(artifacts)):
+            aside = f"{experiment} (outside of the root, {place.experiment_id})"
             client.rename_experiment(place.experiment_id, aside)
             place = None
         if place is None:

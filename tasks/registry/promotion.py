@@ -75,8 +75,9 @@ def settle_aliases(root: Root, publish: PublishConfig, number: int, gate: GateSt
             tags = {"gate": gate.verdict, "held_by": ", ".join(gate.held_by) or None}
         may_serve = (gate is None or gate.passes is not False) and "rolled_back_at" not in version.tags
         aliases = choose_aliases(number, registered.aliases, may_serve)
-        if champion and ends_before(version.tags.get("window_until"), champion.tags.get("window_until")):
-            aliases = []  # its window ends before the champion's
+        is_older = champion and ends_before(version.tags.get("window_until"), champion.tags.get("window_until"))
+        if is_older or (champion and champion.tags.get("release") == version.tags["release"]):  # of another root
+            aliases = []
         if CHAMPION in aliases:
             serves = name_release(champion) if champion else None
             if gate and serves != gate.champion:

@@ -25,7 +25,7 @@ from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.report.cards import list_night, model_card, name_night, version_card
 from surf2vec.tasks.report.measured import list_train_metrics
 from surf2vec.tasks.root.credentials import mask_credentials, mask_values
-from surf2vec.tasks.root.identity import ROOT_TAG, claim_registry, is_own_registry, registry_uri
+from surf2vec.tasks.root.identity import ROOT_TAG, artifacts_folder, claim_registry, is_own_registry, registry_uri
 from surf2vec.tasks.root.records import (
     RegisterStep,
     RunRecord,
@@ -64,8 +64,8 @@ def publish_release(
     digest = digest_file(export_dir / EXPORT_MANIFEST)
     tags = {"release": manifest["release"], "space_id": manifest["space_id"], ROOT_TAG: root_id}
     tags |= {mlflow_runs.NAME_TAG: name_night(record)}
-    artifacts = root.artifacts if is_own_registry(root, publish) else None
-    place, params = (uri, artifacts, publish.experiment), flatten(record.config)
+    place = (uri, artifacts_folder(root, uri), is_own_registry(root, publish), publish.experiment)
+    params = flatten(record.config)
     mlflow_run = mlflow_runs.open_run(*place, record.run_id, tags, params, _started_ms(record))
 
     def is_ours(one: Version) -> bool:

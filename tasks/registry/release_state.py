@@ -19,7 +19,6 @@ import numpy as np
 from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST
 from surf2vec.tasks.ingest.sources import read_catalog
 from surf2vec.tasks.root.credentials import mask_values
-from surf2vec.tasks.root.identity import read_root_id
 from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.store.generation import Generation
@@ -77,7 +76,6 @@ def gather_state(root: Root, export: dict[str, Any], record: RunRecord, folder: 
         "corpus": {name: value for name, value in corpus.manifest.items() if name != "files"},
         "sources": {"rules": catalog.rules, "user_key_fingerprint": catalog.user_key_fingerprint},
         "record": mask_values(record.to_json()),
-        "root_id": read_root_id(root),
     }
     write_json(folder / STATE_MANIFEST, manifest)
     return digest_file(folder / STATE_MANIFEST)

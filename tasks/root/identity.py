@@ -4,6 +4,7 @@ Both are in `root.json`, which is written when the root first registers somethin
 
     root_id       a random name; the tag `surf2vec_root` of every MLflow run, logged model and model version of the root
     tracking_uri  the registry, without credentials; null: the root's own database, which moves with the root
+    path          the folder of the root; if it is another one, the root was moved or copied (tasks/root/moves.py)
 
 A root publishes to one registry. To move it, change `tracking_uri` in the file; `surf2vec restore` writes the registry it read.
 """
@@ -24,6 +25,7 @@ from surf2vec.trainer.system.files import lock, read_json, write_json
 ROOT_TAG = "surf2vec_root"
 ENVIRONMENT = "MLFLOW_TRACKING_URI"
 _SQLITE = "sqlite:///"
+_DATABASES = ("postgresql", "mysql", "mssql")
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 
@@ -34,7 +36,7 @@ def registry_uri(root: Root, publish: PublishConfig) -> str:
     Raises ConfigError when it names another registry, DamageError when root.json is invalid.
     """
     own = root.tracking_uri
-    known = (_read_identity(root).get("tracking_uri") or own) if root.identity.exists() else None
+    known = (read_identity(root).get("tracking_uri") or own) if root.identity.exists() else None
     given = {"publish.tracking_uri": publish.tracking_uri, ENVIRONMENT: os.environ.get(ENVIRONMENT)}
     name, uri = next(((name, uri) for name, uri in given.items() if uri), ("", None))
     if uri is None:
@@ -52,6 +54,15 @@ def registry_uri(root: Root, publish: PublishConfig) -> str:
 
 def is_own_registry(root: Root, publish: PublishConfig) -> bool:
     return registry_uri(root, publish) == root.tracking_uri
+
+
+def artifacts_folder(root: Root, uri: str) -> Path | None:
+    """Return the folder for the artifacts of a registry in a database, where MLflow would take the current folder; None if a
+    server or MLflow chooses.
+    """
+    if uri.startswith(_SQLITE):
+        return Path(uri.removeprefix(_SQLITE)).resolve().parent / root.artifacts.name
+    return root.artifacts if uri.startswith(_DATABASES) else None
 
 
 def has_registry(root: Root, publish: PublishConfig) -> bool:
@@ -72,11 +83,11 @@ def claim_registry(root: Root, publish: PublishConfig) -> str:
 def remember_registry(root: Root, root_id: str, uri: str) -> None:
     """Write root.json."""
     kept = None if is_same_registry(uri, root.tracking_uri) else plain_uri(uri)
-    write_json(root.identity, {"root_id": root_id, "tracking_uri": kept})
+    write_json(root.identity, {"root_id": root_id, "tracking_uri": kept, "path": str(root.path.resolve())})
 
 
 def read_root_id(root: Root) -> str | None:
-    return _read_identity(root).get("root_id")
+    return read_identity(root).get("root_id")
 
 
 def is_same_registry(first: str, second: str) -> bool:
@@ -89,8 +100,9 @@ def find_record_uri(root: Root, record: RunRecord) -> str | None:
     registered = record.steps.registered or record.gone_steps.registered
     if not registered or not registered.tracking_uri:
         return None
-    is_own = record.setting("publish", "tracking_uri") is None and registered.tracking_uri.startswith(_SQLITE)
-    return root.tracking_uri if is_own else registered.tracking_uri
+    uri = registered.tracking_uri
+    is_sqlite = uri.startswith(_SQLITE) and uri.endswith(f"/{root.database.name}")
+    return root.tracking_uri if is_sqlite and record.setting("publish", "tracking_uri") is None else uri
 
 
 def list_earlier(root: Root, publish: PublishConfig) -> list[str]:
@@ -100,10 +112,10 @@ def list_earlier(root: Root, publish: PublishConfig) -> list[str]:
     return sorted({one for one in found if not is_same_registry(one, uri)})
 
 
-def _read_identity(root: Root) -> dict[str, Any]:
+def read_identity(root: Root) -> dict[str, Any]:
     found = read_json(root.identity) if root.identity.exists() else {}
     if not isinstance(found, dict) or not all(
-        isinstance(found.get(name), str | None) for name in ("root_id", "tracking_uri")
+        isinstance(found.get(name), str | None) for name in ("root_id", "tracking_uri", "path")
     ):
         raise DamageError(f'{root.identity} is not {{"root_id": text, "tracking_uri": text or null}}: correct it')
     return found

@@ -26,7 +26,7 @@ from surf2vec.tasks.evaluation.evaluate import measure_gain
 from surf2vec.tasks.registry import mlflow_runs
 from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.root.failures import check_out
-from surf2vec.tasks.root.identity import ROOT_TAG, claim_registry, is_own_registry, registry_uri
+from surf2vec.tasks.root.identity import ROOT_TAG, artifacts_folder, claim_registry, is_own_registry, registry_uri
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.root.wording import shown
 from surf2vec.trainer.config import TrainConfig
@@ -135,9 +135,14 @@ class Study:
 
     def _open_run(self, suffix: str, tags: dict[str, str], config: dict[str, Any], params: dict[str, Any]) -> str:
         publish, params = self.search.publish, {f"train.{name}": value for name, value in config.items()} | params
-        artifacts = self.root.artifacts if is_own_registry(self.root, publish) else None
+        place = (
+            self.uri,
+            artifacts_folder(self.root, self.uri),
+            is_own_registry(self.root, publish),
+            publish.experiment,
+        )
         tags = tags | {"study_id": self.name, ROOT_TAG: claim_registry(self.root, publish)}
-        return mlflow_runs.open_run(self.uri, artifacts, publish.experiment, f"{self.name}{suffix}", tags, params)
+        return mlflow_runs.open_run(*place, f"{self.name}{suffix}", tags, params)
 
     def _end_run(
         self,

@@ -22,6 +22,7 @@ from surf2vec.tasks.ingest.sources import day_of, name_logs, read_catalog
 from surf2vec.tasks.registry.faults import find_faults
 from surf2vec.tasks.registry.releases import list_versions
 from surf2vec.tasks.release.release_reader import list_files
+from surf2vec.tasks.root.identity import find_record_uri
 from surf2vec.tasks.root.records import read_run_record
 from surf2vec.tasks.root.run import Root, Run, list_folders
 from surf2vec.tasks.root.wording import format_counted
@@ -139,12 +140,12 @@ def _examine_record(folder: Path) -> Iterator[Diagnosis]:
 def _find_way_out(root: Root, export_dir: Path) -> str:
     """Returns how to repair a damaged export: from its copy in the registry, or else from its generation."""
     try:
-        registered = Run(root, export_dir.name).record().steps.registered
+        record = Run(root, export_dir.name).record()
     except DamageError:
-        registered = None
-    if registered is None or registered.storage != "copy":
         return _RUN_AGAIN.format(export_dir)
-    uri = registered.tracking_uri
+    registered, uri = record.steps.registered, find_record_uri(root, record)
+    if not registered or registered.storage != "copy":
+        return _RUN_AGAIN.format(export_dir)
     place = "" if uri == root.tracking_uri else f" --tracking-uri {uri}"
     name = f"models:/{registered.model_name}/{registered.model_version}"
     return f"remove {export_dir}, then `surf2vec pull {name} --out {export_dir} --root {root.path}{place}`"

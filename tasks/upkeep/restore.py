@@ -25,7 +25,7 @@ from surf2vec.tasks.registry.versions import Version
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.report.report import write_report
 from surf2vec.tasks.root.credentials import mask_credentials
-from surf2vec.tasks.root.identity import read_root_id, registry_uri, remember_registry
+from surf2vec.tasks.root.identity import ROOT_TAG, read_root_id, registry_uri, remember_registry
 from surf2vec.tasks.root.records import ReportStep, parse_run_record
 from surf2vec.tasks.root.run import Root, Run, open_scratch_folder
 from surf2vec.tasks.users.tombstones import FILE, KEY_FILE
@@ -63,7 +63,7 @@ def restore(root: Root, uri: str, tracking_uri: str, on_event: OnEvent = ignore_
         record = parse_run_record(state["record"], f"{STATE_MANIFEST} of {uri}")
         Run(root, release).amend(lambda _: record)
     generation, sources = state["generation"], state["sources"]
-    remember_registry(root, state.get("root_id") or read_root_id(root) or uuid4().hex, tracking_uri)
+    remember_registry(root, version.tags.get(ROOT_TAG) or read_root_id(root) or uuid4().hex, tracking_uri)
     if not root.sources.exists():
         Catalog(generation["partitions"], sources["user_key_fingerprint"], sources["rules"]).write(root)
     if not (root.path / FILE).exists():

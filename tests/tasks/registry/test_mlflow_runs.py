@@ -155,7 +155,7 @@ def test_a_database_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_what_another_root_has_just_made_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the look whether there is an experiment, or a model, and its making, another night makes it."""
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    first = mlflow_runs.open_run(uri, tmp_path / "artifacts", "nights", "r1", {}, {})
+    first = mlflow_runs.open_run(uri, tmp_path / "artifacts", False, "nights", "r1", {}, {})
     client = mlflow_runs.MlflowClient
     find = client.get_experiment_by_name
     seen: list[str] = []
@@ -165,7 +165,7 @@ def test_what_another_root_has_just_made_is_used(tmp_path: Path, monkeypatch: py
         return None if len(seen) == 1 else find(self, name)
 
     monkeypatch.setattr(client, "get_experiment_by_name", find_late)
-    second = mlflow_runs.open_run(uri, tmp_path / "artifacts", "nights", "r2", {}, {})
+    second = mlflow_runs.open_run(uri, tmp_path / "artifacts", False, "nights", "r2", {}, {})
     with mlflow_runs.connect(uri) as there:
         assert len({there.get_run(run).info.experiment_id for run in (first, second)}) == 1
         with mlflow_runs.let_others_make():

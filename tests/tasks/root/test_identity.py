@@ -63,7 +63,7 @@ def test_a_root_that_knows_none_takes_the_setting_then_the_environment_then_its_
 def test_a_root_remembers_and_takes_credentials_from_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = Root(tmp_path)
     root_id = claim_registry(root, PublishConfig(tracking_uri="http://me:hunter2@mlflow.example:5000/"))
-    assert read_json(root.identity) == {"root_id": root_id, "tracking_uri": SERVER}
+    assert read_json(root.identity) == {"root_id": root_id, "tracking_uri": SERVER, "path": str(tmp_path.resolve())}
     assert ask(root) == SERVER
     monkeypatch.setenv(ENVIRONMENT, "http://me:new@mlflow.example:5000")
     assert ask(root) == "http://me:new@mlflow.example:5000"
@@ -155,7 +155,7 @@ def test_runs_of_one_experiment_are_told_apart_by_root(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/shared.db"
 
     def open_run(root_id: str) -> str:
-        return mlflow_runs.open_run(uri, tmp_path / "artifacts", "surf2vec", "r1", {ROOT_TAG: root_id}, {})
+        return mlflow_runs.open_run(uri, tmp_path / "artifacts", False, "surf2vec", "r1", {ROOT_TAG: root_id}, {})
 
     ours, theirs = open_run("me"), open_run("them")
     assert ours != theirs
