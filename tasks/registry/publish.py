@@ -20,7 +20,7 @@ from surf2vec.tasks.registry.release_state import STATE, gather_state
 from surf2vec.tasks.registry.releases import add_serving, read_model
 from surf2vec.tasks.registry.tracking import Content
 from surf2vec.tasks.registry.versions import Version
-from surf2vec.tasks.release.folder import EXPORT_MANIFEST
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST, README
 from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.report.cards import list_night, model_card, name_night, version_card
 from surf2vec.tasks.report.measured import list_train_metrics
@@ -36,7 +36,6 @@ from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.system.files import digest_file, read_json, replace_file, sync_folders, verify_all
 from surf2vec.trainer.system.units import parse_bytes
 
-README = "README.md"  # the card, for who opens the folder; the manifest does not name it, and nothing reads it
 COST = ("seconds", "peak_bytes", "stall")
 DECIMALS = 4  # MLflow's pages show all digits; run.json has the exact figures
 CURVE = ("loss", "heldout_loss", "tokens_per_second")

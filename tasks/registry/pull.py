@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 from surf2vec.tasks.export.without_users import count_users, erase_from_export
 from surf2vec.tasks.registry.releases import list_versions, read_model
 from surf2vec.tasks.registry.versions import Version
-from surf2vec.tasks.release.folder import EXPORT_MANIFEST, check_manifest, check_tables, leads_outside
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST, README, check_manifest, check_tables, leads_outside
 from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.users.tombstones import NOBODY, Tombstones
@@ -223,9 +223,20 @@ def referenced_folder(version: Version) -> Path:
 
 
 def check_out(out: Path) -> None:
-    """Raise InputError if `out` contains something that is not an export, which a pull would remove."""
-    if out.exists() and not (out / EXPORT_MANIFEST).exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out} exists and is not an export: use an empty or new folder for --out, or an earlier pull")
+    """Raise InputError if `out` contains anything but a release, which a pull replaces with all that is in the folder."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    problem = f"{out} exists and is not an export"
+    try:
+        manifest = read_json(out / EXPORT_MANIFEST)
+        known = manifest["files"] if "since" in manifest else list_files(check_manifest(manifest, str(out)))
+        files = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_symlink() or not path.is_dir()}
+        if not (others := sorted(files - {EXPORT_MANIFEST, README, *known})):
+            return
+        problem = f"{out} has files that its export does not name, such as {others[0]}"
+    except (DamageError, OSError, KeyError, TypeError):
+        pass
+    raise InputError(f"{problem}: nothing was changed; use an empty or new folder for --out, or an earlier pull")
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.system.files import read_json, verify_once, verify_size
 
 EXPORT_MANIFEST = "manifest.json"
+README = "README.md"  # the card, for who opens the folder; the manifest does not name it, and nothing reads it
 FORMAT_VERSION = 2
 _NUMBERS = (pa.float32(), pa.float16(), pa.int8())
 

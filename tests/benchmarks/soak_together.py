@@ -13,9 +13,9 @@ from typing import Any
 
 import psutil
 
-from surf2vec.tasks.registry.publish import README
 from surf2vec.tasks.registry.pull import pull
 from surf2vec.tasks.registry.releases import read_model
+from surf2vec.tasks.release.folder import README
 from surf2vec.tasks.root.identity import read_root_id
 from surf2vec.tasks.root.run import Root
 from tests.benchmarks.harness import make_case

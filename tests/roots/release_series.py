@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 
 from surf2vec.tasks.config import ExportConfig, PublishConfig
 from surf2vec.tasks.export.export import Export, export_vectors
-from surf2vec.tasks.registry.publish import README, publish_release
+from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.release.folder import README
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.events import OnEvent, ignore_event
 from tests.data.corpora import describe_anew, user_hash, write_corpus

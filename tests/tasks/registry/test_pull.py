@@ -116,7 +116,19 @@ def test_a_folder_that_is_no_export_is_not_replaced(root: Root, tmp_path: Path) 
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(InputError, match="exists and is not an export"):
         pull(CHAMPION, tmp_path, root.tracking_uri)
+    (tmp_path / "manifest.json").write_text('{"name": "a web app"}')
+    with pytest.raises(InputError, match="exists and is not an export"):
+        pull(CHAMPION, tmp_path, root.tracking_uri)
     assert (tmp_path / "thesis.txt").exists()
+
+
+def test_files_beside_an_earlier_pull_are_not_removed(root: Root, tmp_path: Path) -> None:
+    pull("models:/surf2vec-users/1", out := tmp_path / "vectors", root.tracking_uri)
+    (out / "user_vectors" / "mine.csv").write_text("years of work")
+    with pytest.raises(InputError, match=r"does not name, such as user_vectors/mine\.csv: nothing was changed"):
+        pull(CHAMPION, out, root.tracking_uri)
+    (out / "user_vectors" / "mine.csv").unlink()
+    assert pull(CHAMPION, out, root.tracking_uri)["model_version"] == 2
 
 
 def test_a_root_without_a_registry_stays_without(tmp_path: Path) -> None:
