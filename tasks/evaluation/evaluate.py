@@ -34,6 +34,7 @@ from surf2vec.trainer.training.vectors import BothParts, join_parts
 
 TOP = 20
 LEAST_GAIN = 2.0  # the gain for which a setting is chosen, in standard errors
+GROUP_ITEMS = 256  # the best of that many groups of items tell which scores may be among the TOP
 GROUP_BYTES = 64_000_000  # users' vectors that are ranked in one pass over the items
 _NO_COMMITS_SECONDS = 86_400.0
 POPULARITY_BYTES_PER_ITEM = 56  # counts, and their positions during the sort
@@ -68,16 +69,13 @@ class Answer:
     top: NDArray[np.int64]
 
 
-def rank_held_out(
-    question: Question, scores: Scores, is_shared: NDArray[np.bool_] | None = None, with_top: bool = True
-) -> Answer:
+def rank_held_out(question: Question, scores: Scores, is_shared: NDArray[np.bool_] | None = None) -> Answer:
     """Rank every held-out item among all items that the user has not seen, in bounded memory.
 
     For each piece of the items and each batch of users, count the items with higher scores. With several pieces, a first pass
-    finds the scores of the held-out items. Only items in is_shared bool[V] count; the others get the lowest score. Without
-    the best items (with_top) ranking takes half of the time.
+    finds the scores of the held-out items. Only items in is_shared bool[V] count; the others get the lowest score.
     """
-    ranking = Ranking(question, scores, is_shared, with_top)
+    ranking = Ranking(question, scores, is_shared)
     if scores.num_pieces > 1:
         for piece in scores.pieces():
             ranking.find_held_out(piece)
@@ -89,10 +87,8 @@ def rank_held_out(
 class Ranking:
     """The ranks of a question's users after some of the pieces."""
 
-    def __init__(
-        self, question: Question, scores: Scores, is_shared: NDArray[np.bool_] | None = None, with_top: bool = True
-    ) -> None:
-        self.question, self.is_shared, self.with_top = question, is_shared, with_top
+    def __init__(self, question: Question, scores: Scores, is_shared: NDArray[np.bool_] | None = None) -> None:
+        self.question, self.is_shared = question, is_shared
         self.batch_users = max(1, BATCH_SCORES // scores.piece_items)
         num_users = len(question.items)
         self.held_scores = np.zeros(num_users, np.float32)
@@ -112,13 +108,17 @@ class Ranking:
     def count(self, piece: Piece) -> None:
         """Count the items of a piece with a higher or equal score than the held-out item; keep the best items."""
         for batch in self.batches():
-            scores = self.score_unseen(piece, batch)
-            held = self.held_scores[batch][:, None]
-            self.above[batch] += np.count_nonzero(scores > held, axis=1)
-            self.ties[batch] += np.count_nonzero(scores == held, axis=1)
-            if self.with_top:
-                self._keep_top(batch, scores, piece.items)
-        self.num_top = min(TOP, self.num_top + len(piece.items)) if self.with_top else 0
+            batch_scores = self.score_unseen(piece, batch)
+            for start in range(
+                0, len(batch_scores), MIN_BATCH_USERS
+            ):  # few at once: they stay in the processor's cache
+                scores = batch_scores[start : start + MIN_BATCH_USERS]
+                users = slice(batch.start + start, batch.start + start + len(scores))
+                held = self.held_scores[users, None]
+                self.above[users] += list(map(np.count_nonzero, scores > held))
+                self.ties[users] += list(map(np.count_nonzero, scores == held))
+                self._keep_top(users, scores, piece.items)
+        self.num_top = min(TOP, self.num_top + len(piece.items))
 
     def batches(self) -> Iterator[slice]:
         """Yield the users as slices whose scores of a piece fit in memory."""
@@ -142,29 +142,31 @@ class Ranking:
         self.held_scores[batch.start + own] = scores[own, places[own]]
         return scores
 
-    def _keep_top(self, batch: slice, scores: NDArray[np.float32], items: NDArray[np.int64]) -> None:
-        best = _find_best(scores)
-        values = np.hstack((self.top_scores[batch, : self.num_top], np.take_along_axis(scores, best, axis=1)))
-        found = np.hstack((self.top[batch, : self.num_top], items[best]))
-        first = _find_best(values)
-        self.top_scores[batch, : first.shape[1]] = np.take_along_axis(values, first, axis=1)
-        self.top[batch, : first.shape[1]] = np.take_along_axis(found, first, axis=1)
+    def _keep_top(self, users: slice, scores: NDArray[np.float32], items: NDArray[np.int64]) -> None:
+        """Merge the best items of a piece with those of the pieces before. Only scores that may be among them are sorted."""
+        least = np.nextafter(self.top_scores[users, -1], np.inf) if self.num_top == TOP else _reached(scores)
+        rows, columns = np.divmod(np.flatnonzero(scores >= least[:, None]), scores.shape[1])
+        values = np.concatenate((self.top_scores[users, : self.num_top].ravel(), scores[rows, columns]))
+        found = np.concatenate((self.top[users, : self.num_top].ravel(), items[columns]))
+        rows = np.concatenate((np.repeat(np.arange(len(scores)), self.num_top), rows))
+        order = np.lexsort((-values, rows))  # stable: of equal scores the first item
+        first = np.searchsorted(rows[order], np.arange(len(scores)))
+        num_top = min(TOP, self.num_top + len(items))
+        best = order[first[:, None] + np.arange(num_top)]
+        self.top_scores[users, :num_top], self.top[users, :num_top] = values[best], found[best]
 
     def answer(self) -> Answer:
         """Return the ranks after all pieces were counted; each held-out item ties with itself."""
         return Answer(1 + self.above + (self.ties - 1) / 2, self.top[:, : self.num_top])
 
 
-def _find_best(scores: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the columns of the TOP highest scores of each row, the highest first, int64[m, min(TOP, n)]."""
-    num_top = min(TOP, scores.shape[1])
-    best = np.empty((len(scores), num_top), np.int64)
-    for start in range(0, len(scores), MIN_BATCH_USERS):  # the columns of all rows would take twice the scores' memory
-        rows = scores[start : start + MIN_BATCH_USERS]
-        top = np.argpartition(rows, -num_top, axis=1)[:, -num_top:]
-        order = np.argsort(-np.take_along_axis(rows, top, axis=1), axis=1, kind="stable")
-        best[start : start + MIN_BATCH_USERS] = np.take_along_axis(top, order, axis=1)
-    return best
+def _reached(scores: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return a score that the TOP best of each row reach, float32[m], and few others: TOP groups of columns have one."""
+    depth = max(1, scores.shape[1] // GROUP_ITEMS)
+    width = scores.shape[1] // depth
+    highest = scores[:, : depth * width].reshape(len(scores), depth, width).max(axis=1)
+    least = min(TOP, width)
+    return np.partition(highest, -least, axis=1)[:, -least]
 
 
 def _find(piece: Piece, items: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
@@ -275,7 +277,7 @@ def rank_choosing(corpus: Corpus, generation: Generation) -> NDArray[np.float64]
     """Return the ranks of the items of the users by whom settings are chosen, float64[m]."""
     scores = score_of(generation, corpus.count_training_tokens())
     asked = zip(questions(corpus, BothParts(generation, corpus), by_choosing=True), strict=True)
-    return rank_all(asked, lambda question: (rank_held_out(question, scores, with_top=False),))[0].ranks
+    return rank_all(asked, lambda question: (rank_held_out(question, scores),))[0].ranks
 
 
 def rank_trained(

@@ -17,7 +17,7 @@ from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.training.item_blocks import ItemBlocks
 from surf2vec.trainer.training.vectors import read_item_vectors
 
-PIECE_BYTES = 64 * 10**6  # item vectors of a piece
+PIECE_BYTES = 8 * 10**6  # item vectors of a piece: few, as the scores of the held-out items are found first
 GRAIN_ITEMS = 8192  # the size of a piece is a multiple: a projection multiplies so many rows at once
 BATCH_SCORES = 16_000_000  # scores held at once: 64 MB, whatever the number of items
 MIN_BATCH_USERS = 64

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surf2vec.tasks.evaluation import evaluate as evaluate_module
@@ -90,6 +90,33 @@ def test_ranks_as_a_plain_loop_has_them_also_in_pieces(seed: int, num_items: int
     masked[question.seen_rows, question.seen_items] = -np.inf
     found = np.take_along_axis(masked, answer.top, axis=1)
     np.testing.assert_array_equal(found, -np.sort(-masked, axis=1)[:, :20])
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(500, 3_000),
+    st.sampled_from([2, 40, 10**6]),
+    st.sampled_from([100, 700, 10**4]),
+)
+def test_ranks_and_best_items_as_a_full_sort_has_them(seed: int, num_items: int, distinct: int, grain: int) -> None:
+    """With many items only few of them are sorted: all are equal, or many, or hardly any; some users have seen nearly all."""
+    rng = np.random.default_rng(seed)
+    items = rng.integers(0, distinct, num_items).astype(np.float32)[:, None]
+    held = rng.integers(0, num_items, 70)
+    is_seen = rng.random((70, num_items)) < rng.choice([0, 0.1, 0.99], 70)[:, None]
+    is_seen[np.arange(70), held] = False
+    question = Question(np.ones((70, 1), np.float32), held, *np.nonzero(is_seen))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scores_module, "GRAIN_ITEMS", grain)
+        patch.setattr(scores_module, "PIECE_BYTES", 1)
+        answer = rank_held_out(question, score_by_vectors(items))
+    masked = np.where(is_seen, -np.inf, items.T)
+    own = np.take_along_axis(masked, held[:, None], axis=1)
+    expected = 1 + (masked > own).sum(axis=1) + ((masked == own).sum(axis=1) - 1) / 2
+    np.testing.assert_array_equal(answer.ranks, expected)
+    np.testing.assert_array_equal(np.take_along_axis(masked, answer.top, axis=1), -np.sort(-masked, axis=1)[:, :20])
+    assert all(len(set(top)) == 20 for top in answer.top.tolist())
 
 
 def test_batches_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
