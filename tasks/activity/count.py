@@ -21,18 +21,27 @@ NAMES = (
 )
 
 
-def count_activity(con: duckdb.DuckDBPyConnection, events: pl.DataFrame, num_users: int) -> NDArray[np.float32]:
-    """Return the activity float32[N, A] of users 0 to N - 1, by NAMES; all NaN for a user without events.
+def count_activity(
+    con: duckdb.DuckDBPyConnection, events: pl.DataFrame, activity: NDArray[np.float32], most_events: int = 500_000
+) -> None:
+    """Fill in the activity float32[N, A] of users 0 to N - 1, by NAMES; all NaN for a user without events.
 
-    events: user_ix, us (null without a time), item; sorted by user and time.
+    events: user_ix, us (null without a time), item; sorted by user and time. So many at once bound the memory, but for a user
+    that has more.
     """
-    con.register("user_events", events.with_row_index("place").to_arrow())
-    activity = np.full((num_users, len(NAMES)), np.nan, np.float32)
-    for rows in stream_rows(con, "marts/activity", {"session_seconds": SESSION_SECONDS}):
-        columns = [rows[name].to_numpy(zero_copy_only=False) for name in NAMES]
-        activity[rows["user_ix"].to_numpy()] = np.column_stack(columns)
-    con.unregister("user_events")
-    return activity
+    activity[:] = np.nan
+    users = events["user_ix"].to_numpy()
+    start = 0
+    while start < len(users):
+        last = users[min(start + most_events, len(users)) - 1]
+        stop = np.searchsorted(users, last, side="right")
+        some = events.slice(start, stop - start)
+        con.register("user_events", some.with_row_index("place").to_arrow())
+        for rows in stream_rows(con, "marts/activity", {"session_seconds": SESSION_SECONDS}):
+            columns = [rows[name].to_numpy(zero_copy_only=False) for name in NAMES]
+            activity[rows["user_ix"].to_numpy()] = np.column_stack(columns)
+        con.unregister("user_events")
+        start = stop
 
 
 def read_activity(corpus: Corpus, partition: int) -> NDArray[np.float32]:

@@ -26,7 +26,7 @@ from surf2vec.tasks.corpus.clean_pass import (
     group_file,
     write_item_ix,
 )
-from surf2vec.tasks.corpus.cleaning import CHOOSING_SHARE, MAX_CHOOSING, UNDATED, find_key_max
+from surf2vec.tasks.corpus.cleaning import CHOOSING_SHARE, MAX_CHOOSING, MAX_CHOOSING_SCORES, UNDATED, find_key_max
 from surf2vec.tasks.corpus.folder import (
     CORPUS_MANIFEST,
     BaseCorpus,
@@ -201,7 +201,7 @@ class Build:
                 "files": rows["files"] | vocabulary,
                 "base": None,
             }
-            | self._hold_out()
+            | self._hold_out(num_items)
         )
         if base and base.is_full:
             manifest |= {"without_tokens": True}
@@ -225,7 +225,7 @@ class Build:
         manifest = rows | {"partitions": self.window.partitions, "num_items": num_items, "held_out_key_max": -1}
         return self.stages["in_order"] > 0 and has_order(Corpus(self.shared.building, manifest))
 
-    def _hold_out(self) -> dict[str, int]:
+    def _hold_out(self, num_items: int) -> dict[str, int]:
         """Return the manifest entries of who is held out: the users with the smallest keys."""
         keys, num_keys = np.empty(0, dtype=np.uint64), 0
         for partition in range(self.window.partitions):
@@ -234,7 +234,8 @@ class Build:
             found = held_out_keys(hashes[np.load(f"{path}.held_out.npy") >= 0])
             num_keys += len(found)
             keys = np.sort(np.concatenate([keys, found]))[: self.max_users + MAX_CHOOSING + 1]
-        num_choosing = 0 if self.shared.is_continued else min(MAX_CHOOSING, num_keys // CHOOSING_SHARE)
+        most = min(MAX_CHOOSING, MAX_CHOOSING_SCORES // max(1, num_items))
+        num_choosing = 0 if self.shared.is_continued else min(most, num_keys // CHOOSING_SHARE)
         max_evaluated = min(self.max_users, num_keys - num_choosing)
         evaluated_max, num_evaluated = find_key_max(keys, max_evaluated)
         key_max, num_held_out = find_key_max(keys, max_evaluated + num_choosing)

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from surf2vec.sql.runner import connect, fetch_rows, stream_rows
-from surf2vec.tasks.activity.count import count_activity
+from surf2vec.tasks.activity.count import NAMES, count_activity
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.corpus.cleaning import UNDATED, drop_bots, drop_repeats, find_first_visits
 from surf2vec.tasks.corpus.folder import BaseCorpus
@@ -150,7 +150,10 @@ def _clean_group(con: duckdb.DuckDBPyConnection, part: CorpusPart, group: range,
     np.save(group_file(folder, group, "lengths.npy"), np.bincount(kept["user"], minlength=len(users)))
     np.save(group_file(folder, group, "items.npy"), kept["item"].to_numpy())
     timed = without_bots.select(user_ix="user", us=pl.when(pl.col("day") != UNDATED).then("us"), item="item")
-    np.save(group_file(folder, group, "activity.npy"), count_activity(con, timed, len(users)))
+    activity = np.lib.format.open_memmap(  # not in memory: it takes as much as the events where users have few
+        group_file(folder, group, "activity.npy"), "w+", np.float32, (len(users), len(NAMES))
+    )
+    count_activity(con, timed, activity)
     user, item, codes = kept["user"].to_numpy(), kept["item"].to_numpy(), np.arange(len(urls), dtype=np.int32)
     # Zero counts stay: they are items that only bots saw.
     num_events = np.bincount(item, minlength=len(urls))

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from surf2vec.trainer.store.tokens import Tokens, to_offsets
 
 UNDATED = int(np.iinfo(np.int32).min)
-MAX_CHOOSING, CHOOSING_SHARE = 5000, 10
-"""Settings are chosen by at most this many held-out users, and by one of so many."""
+MAX_CHOOSING, CHOOSING_SHARE, MAX_CHOOSING_SCORES = 5000, 10, 10**9
+"""Settings are chosen by at most this many held-out users, by one of so many, and with at most so many scores of items."""
 
 
 def drop_bots(events: pl.DataFrame, max_day_events: int) -> pl.DataFrame:

@@ -87,9 +87,10 @@ def write_part(part: CorpusPart, on_event: OnEvent) -> list[Written]:
 
 def _read_visitors(part: CorpusPart, group: range) -> tuple[Visitors, NDArray[np.int32]]:
     """Return the users of a group, and the micro-partition of each."""
-    item_ix, lengths, codes, activity = (
-        np.load(group_file(part.scratch, group, f"{kind}.npy")) for kind in ("item_ix", "lengths", "items", "activity")
+    item_ix, lengths, codes = (
+        np.load(group_file(part.scratch, group, f"{kind}.npy")) for kind in ("item_ix", "lengths", "items")
     )
+    activity = np.load(group_file(part.scratch, group, "activity.npy"), mmap_mode="r")
     with pa.OSFile(str(group_file(part.scratch, group, "users.arrow"))) as file, pa.ipc.open_file(file) as reader:
         users = reader.read_all()
     known = keep_in_vocabulary(lengths, item_ix[codes])

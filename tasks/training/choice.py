@@ -27,7 +27,7 @@ from surf2vec.tasks.root.records import ChooseStep
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.training.base import open_base
 from surf2vec.trainer.config import DISCOUNT, TrainConfig
-from surf2vec.trainer.events import OnEvent, log
+from surf2vec.trainer.events import OnEvent, ignore_event, log
 from surf2vec.trainer.store.generation import Generation, open_generation
 from surf2vec.trainer.store.popularity import commit_popularity
 from surf2vec.trainer.store.tokens import Corpus
@@ -63,7 +63,7 @@ def _choose(root: Root, corpus: Corpus, generation: Generation, space: str | Non
     if space and (base := open_base(root, space)) and "choice" in base.generation.manifest:
         weight = {"trail_weight": weight_of(base.generation)} if generation.config.trail_size else {}
         return weight | {"popularity": generation.config.popularity, "kept_from": space}
-    choice = choose_by_log(corpus, generation)
+    choice = choose_by_log(corpus, generation, on_event)
     if "gain" in choice:
         chosen = ChooseStep(**choice)
         text = f"the log chooses {chosen.describe_values()}: {chosen.describe_gain()}"
@@ -87,7 +87,7 @@ def list_values(config: TrainConfig) -> tuple[Values, list[Values]]:
     return usual, [values for values in product(weights, popularities) if values != usual]
 
 
-def choose_by_log(corpus: Corpus, generation: Generation) -> dict[str, Any]:
+def choose_by_log(corpus: Corpus, generation: Generation, on_event: OnEvent = ignore_event) -> dict[str, Any]:
     """Return the choice by the corpus's users who choose; the usual values if there are none.
 
     The weights 0 and 1 show what each part finds alone. They are not chosen: half of the dimensions would say nothing.
@@ -101,7 +101,7 @@ def choose_by_log(corpus: Corpus, generation: Generation) -> dict[str, Any]:
         counts = corpus.count_training_tokens()
         scores, logs = score_of(equal, counts), np.log(np.maximum(counts, 1)).astype(np.float32)
         asked = join_sides(zip(questions(corpus, BothParts(equal, corpus), by_choosing=True), strict=True))
-        ranks = [_find_ranks(question, scores, columns, logs, shown) for (question,) in asked]
+        ranks = [_find_ranks(question, scores, columns, logs, shown, on_event) for (question,) in asked]
         found = dict(zip(shown, np.concatenate(ranks).T, strict=True))
     choice = pick({values: ranks for values, ranks in found.items() if values not in alone}, usual)
     if not alone:  # vectors of one part have no weight
@@ -111,7 +111,12 @@ def choose_by_log(corpus: Corpus, generation: Generation) -> dict[str, Any]:
 
 
 def _find_ranks(
-    question: Question, scores: Scores, columns: list[list[int]], logs: NDArray[np.float32], values: list[Values]
+    question: Question,
+    scores: Scores,
+    columns: list[list[int]],
+    logs: NDArray[np.float32],
+    values: list[Values],
+    on_event: OnEvent,
 ) -> NDArray[np.int64]:
     """Return the rank of each user's item with each of the values, int64[m, C], 1 for the first.
 
@@ -139,6 +144,7 @@ def _find_ranks(
                 shares = (1 - weight, weight) if len(near) > 1 else (1.0,)
                 lead = sum(share * one for share, one in zip(shares, near, strict=True)) + popularity * popular
                 above[batch, number] += np.bincount(rows[lead > 0], minlength=batch.stop - batch.start)
+        on_event("progress", {"step": "choose", "done": int(piece.items[-1]) + 1, "total": len(logs), "unit": "items"})
     return above + 1
 
 
