@@ -37,6 +37,7 @@ from surf2vec.trainer.training.vectors import TRAIL_WEIGHT, BothParts, columns_o
 WEIGHTS = (0.2, 0.35, 0.5, 0.6, TRAIL_WEIGHT, 0.8, 0.9)
 POPULARITIES = (-0.2, -0.1, 0.0, 0.1, 0.2, 0.3)
 MAX_RANK = 200
+LEADS = 1_000_000  # scores that are compared at once, which takes up to 60 bytes each
 
 Values = tuple[float, float]
 """A weight of the trail and a popularity."""
@@ -121,7 +122,6 @@ def _find_ranks(
     """Return the rank of each user's item with each of the values, int64[m, C], 1 for the first.
 
     columns: of each part, its first and the one after the last; logs float32[V]: of the items' counts. Parts are scored once.
-    Only an item whose lead over the user's own, by a part and the largest popularity, is above zero can be above it.
     """
     places = np.arange(question.vectors.shape[1])
     scale = len(columns)  # two parts stand in the vectors with half of their weight each
@@ -131,21 +131,37 @@ def _find_ranks(
         for side in sides:
             side.find_held_out(piece)
     above = np.zeros((len(question.items), len(values)), np.int64)
-    most = max(abs(popularity) for _, popularity in values)
     for piece in scores.pieces():
         for batch in sides[0].batches():
-            leads = [side.score_unseen(piece, batch) - side.held_scores[batch, None] for side in sides]
-            known = logs[piece.items][None, :] - logs[question.items[batch]][:, None]
-            is_near = np.maximum.reduce(leads) + most * np.abs(known) > 0
-            is_near &= piece.items[None, :] != question.items[batch][:, None]
-            rows, items = np.nonzero(is_near)
-            near, popular = [lead[rows, items] for lead in leads], known[rows, items]
-            for number, (weight, popularity) in enumerate(values):
-                shares = (1 - weight, weight) if len(near) > 1 else (1.0,)
-                lead = sum(share * one for share, one in zip(shares, near, strict=True)) + popularity * popular
-                above[batch, number] += np.bincount(rows[lead > 0], minlength=batch.stop - batch.start)
+            scored = [side.score_unseen(piece, batch) for side in sides]
+            step = max(1, LEADS // len(piece.items))
+            for start in range(batch.start, batch.stop, step):
+                some = slice(start, min(start + step, batch.stop))
+                rows = slice(some.start - batch.start, some.stop - batch.start)
+                leads = [each[rows] - side.held_scores[some, None] for each, side in zip(scored, sides, strict=True)]
+                known = logs[piece.items][None, :] - logs[question.items[some]][:, None]
+                above[some] += _count_above(leads, known, piece.items[None, :] != question.items[some, None], values)
         on_event("progress", {"step": "choose", "done": int(piece.items[-1]) + 1, "total": len(logs), "unit": "items"})
     return above + 1
+
+
+def _count_above(
+    leads: list[NDArray[np.float32]], known: NDArray[np.float32], is_other: NDArray[np.bool_], values: list[Values]
+) -> NDArray[np.int64]:
+    """Return how many items are above each user's own with each of the values, int64[m, C].
+
+    leads float32[m, n]: of each part, an item's score less that of the user's own; known float32[m, n]: the same of the
+    logarithms of their counts; is_other bool[m, n]. Only an item that leads by a part and the largest popularity can be above.
+    """
+    most = max(abs(popularity) for _, popularity in values)
+    rows, items = np.nonzero((np.maximum.reduce(leads) + most * np.abs(known) > 0) & is_other)
+    near, popular = [lead[rows, items] for lead in leads], known[rows, items]
+    above = np.empty((len(known), len(values)), np.int64)
+    for number, (weight, popularity) in enumerate(values):
+        shares = (1 - weight, weight) if len(near) > 1 else (1.0,)
+        lead = sum(share * one for share, one in zip(shares, near, strict=True)) + popularity * popular
+        above[:, number] = np.bincount(rows[lead > 0], minlength=len(known))
+    return above
 
 
 def pick(ranks: dict[Values, NDArray[np.int64]], usual: Values) -> dict[str, Any]:
