@@ -2,23 +2,16 @@
 --         Counts and seconds are logarithms; hours and weekdays points on a circle, in UTC; `late_new_pages` is of the newer half
 --         of the events; last_day, _week and _month end with the last event. Sums of integers have the same bits in any order.
 -- grain:  user_ix
--- reads:  user_events (user_ix, place: ascending with user and time, us: since 1970 in UTC or null, item)
+-- reads:  user_events (user_ix, place: ascending with user and time, us: since 1970 in UTC or null, item, is_late: in the newer
+--         half of the user's, gap and day_gap: since the event before, age: until the user's last event)
 -- params: $session_seconds: a session begins with an event so long after the one before it
 with timed as (
     select
-        user_ix,
-        item,
-        place,
-        us,
-        place - first_value(place) over each_user >= count(*) over (partition by user_ix) // 2 as is_late,
-        us - lag(us) over each_user as gap,
-        us // 86400000000 - lag(us // 86400000000) over each_user as day_gap,
-        last_value(us) over (each_user rows between unbounded preceding and unbounded following) - us as age,
+        *,
         (us is not null and coalesce(gap >= 1000000 * $session_seconds, true)) as is_start,
         2 * pi() * (us % 86400000000) / 86400000000 as hour,
         2 * pi() * ((us + 259200000000) % 604800000000) / 604800000000 as weekday
     from user_events
-    window each_user as (partition by user_ix order by place)
 ),
 
 of_times as (

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from surf2vec.sql.runner import connect, fetch_rows, stream_rows
-from surf2vec.tasks.activity.count import NAMES, count_activity
+from surf2vec.tasks.activity.count import NAMES, US_PER_DAY, count_activity
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.corpus.cleaning import UNDATED, drop_bots, drop_repeats, find_first_visits
 from surf2vec.tasks.corpus.folder import BaseCorpus
@@ -39,7 +39,6 @@ DUCKDB_SHARE = 40  # per cent of the spare memory
 # numbered; the rest is for longer urls and for DuckDB.
 BYTES_PER_EVENT = 350
 COUNTS_ROWS = 100_000  # rows in a row group of item counts: each DuckDB thread holds one complete row group in memory
-_US_PER_DAY = 86_400_000_000
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ def clean_part(part: CorpusPart, on_event: OnEvent) -> Counter[str]:
 
 def _clean_group(con: duckdb.DuckDBPyConnection, part: CorpusPart, group: range, folder: Path) -> dict[str, int]:
     """Clean the events of a group into scratch files."""
-    events, users, urls, num_in_order = _read_group(
+    events, users, urls, num_in_order = read_group(
         con, part.params | {"first_partition": group[0], "last_partition": group[-1]}
     )
     without_bots = drop_bots(events, part.config.max_day_events)
@@ -170,7 +169,7 @@ def _clean_group(con: duckdb.DuckDBPyConnection, part: CorpusPart, group: range,
     }
 
 
-def _read_group(con: duckdb.DuckDBPyConnection, params: dict[str, Any]) -> tuple[pl.DataFrame, pa.Table, pa.Array, int]:
+def read_group(con: duckdb.DuckDBPyConnection, params: dict[str, Any]) -> tuple[pl.DataFrame, pa.Table, pa.Array, int]:
     """Return a group's events in corpus order, its users (user_id, hash, micro_partition), its urls, by their numbers, and how
     many events have a later time than their user's event before.
     """
@@ -192,7 +191,7 @@ def _read_group(con: duckdb.DuckDBPyConnection, params: dict[str, Any]) -> tuple
     is_late = (later < 0) | ((later == 0) & (source_after[1:] < source_after[:-1]))
     if ((np.diff(user[order]) == 0) & is_late).any():
         order = np.lexsort((line, source, us, user))
-    day = np.where(is_undated, UNDATED, us // _US_PER_DAY).astype(np.int32)
+    day = np.where(is_undated, UNDATED, us // US_PER_DAY).astype(np.int32)
     num_in_order = int(((np.diff(user[order]) == 0) & (np.diff(us[order]) > 0)).sum())
     events = pl.DataFrame({"user": user[order], "day": day[order], "us": us[order], "item": item[order]})
     return events, users.take(by_order), urls, num_in_order

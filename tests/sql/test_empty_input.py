@@ -21,7 +21,14 @@ TABLES = {
     "int_item_totals": "url varchar, events bigint, users bigint",
     "stg_vocabulary": "url varchar, item_ix integer",
     "vocabulary": "url varchar, item_ix integer",
-    "user_events": "user_ix integer, place bigint, us bigint, item integer",
+    "user_events": "user_ix integer, place bigint, us bigint, item integer, is_late boolean, "
+    "gap bigint, day_gap bigint, age bigint",
+    "request_rows": "user_id varchar, ts varchar",
+    "served_releases": "number integer, since varchar, until varchar, window_days integer, partitions integer",
+    "int_requests": "request bigint, user_id varchar, us bigint, micro_partition integer, release_partition integer, "
+    "number integer, first_us bigint",
+    "group_users": "user_id varchar, user_ix integer, first_place bigint",
+    "group_events": "user_ix integer, place bigint, us bigint",
 }
 FILES = {
     "events.parquet": EVENTS_SCHEMA,
@@ -60,6 +67,7 @@ def tables(con: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
     """The connection, with all that steps read, empty."""
     for name, columns in TABLES.items():
         con.execute(f"create temporary table {name} ({columns})")
+    con.execute("create temporary macro stored_name(name) as name")
     con.register("delivered_lines", LINES_SCHEMA.empty_table())
     con.register("source_fields", FIELDS_SCHEMA.empty_table())
     con.register("split_fields", FIELDS_SCHEMA.append(pa.field("is_request", pa.bool_())).empty_table())
