@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from surf2vec.api import Release, SurfError, check_pair, make_item, open_release
-    from surf2vec.commands import backfill, explain, forget, infer, nights, plan, run, settings, similar, tune
+    from surf2vec.commands import as_of, backfill, explain, forget, infer, nights, plan, run, settings, similar, tune
     from surf2vec.operations import (
         doctor,
         gc,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 __all__ = [
-    "PipelineConfig", "Release", "SurfError", "backfill", "check_pair", "doctor", "explain", "forget", "gc", "infer",
+    "PipelineConfig", "Release", "SurfError", "as_of", "backfill", "check_pair", "doctor", "explain", "forget", "gc", "infer",
     "layouts", "load_config", "make_item", "nights", "open_release", "plan", "promote", "pull", "push", "rejects",
     "repartition", "restore", "rollback", "run", "sample_logs", "settings", "similar", "tune", "word2vec",
 ]  # fmt: skip

@@ -248,6 +248,23 @@ def infer(
         return infer(opened, current_release(opened, config.publish), inference, on_event, fan_out)
 
 
+def as_of(
+    requests: Annotated[str | Path, Option(help="Parquet or CSV file: user_id, ts, and any other columns.")],
+    out: Annotated[str | Path, Option(help="Parquet file to write: these columns, release, vector.")],
+    root: RootPath = ROOT,
+    *,
+    config: "PipelineConfig | None" = None,
+    on_event: OnEvent = print_event,
+    **settings: Any,
+) -> Result:
+    """Write the vector that each row's user had at the time of the row, to train models on without seeing the future."""
+    from surf2vec.tasks.queries.as_of import as_of
+
+    opened, config = existing_root(root), configure(config, settings, root)
+    work = (config.host_bytes, config.threads, on_event)
+    return as_of(opened, config.publish, config.ingest, Path(requests), Path(out), *work)
+
+
 def forget(
     ids_file: Annotated[
         str | Path | None,

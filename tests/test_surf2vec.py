@@ -110,15 +110,19 @@ def test_settings_come_one_by_one_or_as_a_whole(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
     write_logs(tmp_path / "logs" / "day.csv")
-    [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    code, ranker = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     infer = """
 import json, polars as pl
 events = pl.DataFrame({"user_id": ["new"] * 3, "url": items["url"].head(3), "ts": ["2026-01-02T10:00:00Z"] * 3})
+shown = users.select("user_id", ts=pl.lit("2027-01-02T10:00:00Z")).join(items.select("url").head(5), how="cross")
+shown.with_columns(clicked=pl.int_range(pl.len()) % 2).write_parquet("shown.parquet")
+"""
+    check = """
+assert len(rows) == len(shown)
 print(json.dumps(release.infer(events)["user_id"].to_list()))
 """
     environment = os.environ | {"PYTHONPATH": str(PAGE.parents[1])}
-    done = subprocess.run(
-        [sys.executable, "-c", code + infer], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", code + infer + ranker + check]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == ["new"]

@@ -45,7 +45,7 @@ def main() -> None:
     """The entry point: an expected error becomes its message and its exit code, never a traceback. A bug has all three."""
     # On the terminal the steps print their own lines; Prefect's server keeps all of Prefect's.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
-    if {"similar", "explain", "doctor"} & set(sys.argv[1:2]):
+    if {"similar", "explain", "doctor", "as-of"} & set(sys.argv[1:2]):
         skip_pandas()
     warnings.filterwarnings("ignore")  # libraries' deprecation warnings are for developers
     install_handlers()

@@ -80,6 +80,7 @@ add_command(commands.explain, "surf2vec explain USER_ID --root my-root")
 add_command(
     commands.infer, "surf2vec infer --logs 'new/*.csv' --out new.parquet --root my-root", short=(*HOST, "layout")
 )
+add_command(commands.as_of, "surf2vec as-of --requests clicks.parquet --out vectors.parquet --root my-root", short=HOST)
 add_command(
     commands.forget, "surf2vec forget --ids-file ids.txt --root my-root", short=HOST, exit_code=report_remaining
 )

@@ -167,8 +167,7 @@ def rollback(
         _check_complete(root, target)
         at = _now()
         for left in registered.versions:
-            has_served = {"promoted_at", "rolled_back_at"} & left.tags.keys() == {"promoted_at"}
-            if left == champion or (has_served and left.number > target.number):
+            if left == champion or (left.has_served and left.number > target.number):
                 # A rerun of its night must not promote it.
                 _move(root, publish, left, {"rolled_back_at": at}, [])
         back = {"rolled_back_from": str(champion.number), "rolled_back_at": None}

@@ -43,6 +43,11 @@ class Version:
         return f"models:/{self.name}/{self.number}"
 
     @property
+    def has_served(self) -> bool:
+        """Whether it served, and was not rolled back since."""
+        return {"promoted_at", "rolled_back_at"} & self.tags.keys() == {"promoted_at"}
+
+    @property
     def folder(self) -> Path | None:
         return local_folder(self.location)
 
