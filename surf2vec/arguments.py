@@ -58,7 +58,12 @@ def configure(config: "PipelineConfig | None", settings: Mapping[str, Any], root
         raise ConfigError(f"give either a config or single settings ({', '.join(settings)}), not both")
     if settings:
         config = load_config(None, [], {name.replace("__", "."): value for name, value in settings.items()})
-    return follow_root(config or DEFAULT_CONFIG, Root(Path(root)))
+    followed = follow_root(config or DEFAULT_CONFIG, Root(Path(root)))
+    if followed.publish.stores:  # before a password in one of them is logged
+        from surf2vec.tasks.stores.places import parse_place
+
+        list(map(parse_place, followed.publish.stores))
+    return followed
 
 
 def list_globs(logs: str | Sequence[str]) -> list[str]:

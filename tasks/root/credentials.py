@@ -1,14 +1,26 @@
-"""Keeps passwords out of messages, manifests and the registry: a URI may contain `user:password@`."""
+"""Keeps passwords out of messages, manifests and the registry: a URI may contain `user:password@`, and an error a password."""
 
+import os
 import re
 from collections.abc import Callable
 from typing import Any
 
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
+# After a colon the password, up to the last @, as it may have a slash in it.
+_CREDENTIALS = re.compile(r"(?<=://)(?:[^/@\s]+|[^/@\s:]*:[^\s\"']*)@")
+_SECRETS = (
+    "PGPASSWORD",
+    "QDRANT_API_KEY",
+    "MLFLOW_TRACKING_PASSWORD",
+    "MLFLOW_TRACKING_TOKEN",
+    "AWS_SECRET_ACCESS_KEY",
+)
+_MIN_SECRET = 6  # characters; shorter ones would be found in ordinary words
 
 
 def mask_credentials(text: str) -> str:
-    """Return the text with `user:password@` of every URI replaced by `***@`."""
+    """Return the text with `user:password@` of every URI replaced by `***@`, and the passwords of the environment by `***`."""
+    for value in filter(None, map(os.environ.get, _SECRETS)):
+        text = text.replace(value, "***") if len(value) >= _MIN_SECRET else text
     return _CREDENTIALS.sub("***@", text)
 
 

@@ -35,6 +35,15 @@ ADAPTERS = {  # scheme → module, class, package, extra
 }
 FOLDERS = ("lancedb", "parquet")  # whose clients do not lock what they write to
 WAYS = "postgresql://USER@HOST/DB, lancedb:///PATH, qdrant://HOST:6333, qdrant:///PATH or parquet:///PATH"
+_HOST = r"([\w.%-]*|\[[\da-fA-F:.]+\])(:\d+)?"
+PLAIN = {  # the whole URL: nothing in it can be a password
+    "postgresql": rf"postgresql://([\w.%+-]+@)?{_HOST}(,{_HOST})*(/[\w.%-]*)?(\?[^#]*)?",
+    "qdrant": rf"qdrant://({_HOST})?(/[^?#]*)?(\?[^#]*)?",
+}
+POSTGRES_OPTION = re.compile(  # those of libpq that have no password, and ours
+    r"prefix|index|options|passfile|service|host|hostaddr|port|user|dbname|ssl(mode|rootcert|cert|key|crl)|channel_binding|"
+    r"ssl_min_protocol_version|target_session_attrs|gssencmode|krbsrvname|keepalives(_idle|_interval|_count)?|tcp_user_timeout"
+)
 FAULTS: list[tuple[str, type[SurfError], str]] = [
     ("no password supplied", ConfigError, "needs a password: set PGPASSWORD, or write it into ~/.pgpass"),
     ("authentication failed", ConfigError, "refuses the user or the password of PGPASSWORD: {}"),
@@ -171,11 +180,12 @@ def parse_place(url: str) -> Place:
     parts = urlsplit(url)
     if parts.scheme not in ADAPTERS:
         raise ConfigError(f"{mask_credentials(url)!r} is not the URL of a store: write {WAYS}")
-    query = dict(parse_qsl(parts.query))
-    if parts.password is not None or "password" in query:
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    is_plain = parts.scheme not in PLAIN or re.fullmatch(PLAIN[parts.scheme], url)
+    if not is_plain or (parts.scheme == "postgresql" and not all(map(POSTGRES_OPTION.fullmatch, query))):
         raise ConfigError(
-            f"the URL of a {parts.scheme} store has a password, which logs and manifests would keep: leave it out, and set "
-            "PGPASSWORD (Qdrant: QDRANT_API_KEY) in the environment"
+            f"the URL of a {parts.scheme} store has a password, which logs and manifests would keep, or something unknown: "
+            f"write {WAYS}, with options of docs/stores.md, and set PGPASSWORD (Qdrant: QDRANT_API_KEY) in the environment"
         )
     prefix = query.pop("prefix", "")
     if not re.fullmatch(r"([a-z][a-z0-9_]{0,29})?", prefix):
@@ -187,7 +197,7 @@ def parse_place(url: str) -> Place:
         raise ConfigError(f"{url!r} names no folder: write {parts.scheme}:///PATH, with three slashes")
     if has_host and path.strip("/"):
         raise ConfigError(f"{mask_credentials(url)!r} has a path after the host: write qdrant://HOST:6333?prefix=NAME_")
-    for name, value in query.items() if parts.scheme != "postgresql" else ():  # libpq knows its own
+    for name, value in query.items() if parts.scheme != "postgresql" else ():
         if not (has_host and name == "https" and value in ("true", "false")):
             options = "prefix=NAME_, https=true and https=false" if has_host else "prefix=NAME_ only"
             raise ConfigError(
@@ -213,7 +223,7 @@ def open_store(url: str) -> Iterator[Store]:
                 if store.client:
                     store.client.close()
     except adapter.ERRORS as error:
-        text = " ".join(str(error).split())[:500]
+        text = mask_credentials(" ".join(str(error).split()))[:500]
         if getattr(error, "status_code", None) in (401, 403):
             raise ConfigError(f"{place} refuses the key: set QDRANT_API_KEY to one that may write ({text})") from None
         raised, message = next((raised, message) for part, raised, message in FAULTS if part in text)

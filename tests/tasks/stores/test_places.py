@@ -5,6 +5,7 @@ from pathlib import Path
 import psycopg2
 import pytest
 
+import surf2vec
 from surf2vec.tasks.stores import places
 from surf2vec.tasks.stores.places import open_store, parse_place
 from surf2vec.trainer.errors import ConfigError, UnavailableError
@@ -17,6 +18,14 @@ from surf2vec.trainer.errors import ConfigError, UnavailableError
         ("vectors", "'vectors' is not the URL of a store: write postgresql://USER@HOST/DB, lancedb:///PATH"),
         ("postgresql://me:hunter2@host/db", "has a password.*PGPASSWORD"),
         ("postgresql://me@host/db?password=hunter2", "has a password.*PGPASSWORD"),
+        ("postgresql://me:hunter2/x@host/db", "has a password.*PGPASSWORD"),
+        ("postgresql://me:1234/hunter2@host/db", "has a password.*PGPASSWORD"),
+        ("postgresql://me:1234?hunter2@host/db", "has a password.*PGPASSWORD"),
+        ("postgresql://me:1234#hunter2@host/db", "has a password.*PGPASSWORD"),
+        ("postgresql://me@host/db?sslpassword=hunter2", "has a password.*PGPASSWORD"),
+        ("postgresql://host:hunter2/db", "has a password.*PGPASSWORD"),
+        ("mysql://me:one/hunter2@host/db", "is not the URL of a store"),
+        ("qdrant://hunter2@host:6333", "has a password.*QDRANT_API_KEY"),
         ("lancedb://vectors", "names no folder: write lancedb:///PATH, with three slashes"),
         ("parquet://", "names no folder: write parquet:///PATH"),
         ("parquet:///data?prefix=Drop;", "prefix='Drop;' cannot begin the name of a table"),
@@ -34,6 +43,30 @@ def test_a_wrong_url_is_refused_without_its_password(url: str, message: str) -> 
     with pytest.raises(ConfigError, match=message) as raised, open_store(url):
         pass
     assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me@db.example:5432/shop?sslmode=require&options=-c maintenance_work_mem=2GB",
+        "postgresql:///shop?host=/var/run/postgresql&index=none",
+        "postgresql://me@one.example:5432,two.example:5433/shop",
+        "postgresql://me@[::1]:5432/shop",
+        "postgresql://%2Fvar%2Frun/shop",
+        "qdrant://qdrant.example:6333?https=true",
+        "qdrant:///data/a folder",
+    ],
+)
+def test_a_url_without_a_password_is_understood(url: str) -> None:
+    assert parse_place(url).url == url
+
+
+def test_a_password_in_a_stores_url_ends_a_call_before_anything_is_written(tmp_path: Path) -> None:
+    stores = ["postgresql://me:hunter2/x@host/db"]
+    with pytest.raises(ConfigError, match="has a password") as raised:
+        surf2vec.run("nothing.csv", tmp_path / "root", publish__stores=stores)
+    assert "hunter2" not in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_has_names_for_readers_and_for_each_side() -> None:
