@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import httpx
-from prefect import artifacts, get_client
+from prefect import artifacts, get_client, runtime
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
@@ -40,7 +40,8 @@ class PrefectReporter(Reporter):
 
             def on_event(event: str, values: dict[str, Any]) -> None:
                 nonlocal artifact, last
-                print_event(event, values)
+                if event != "private" or not runtime.deployment.id:  # a worker's terminal is a log
+                    print_event(event, values)
                 if event == "log":
                     logger.info(shown(values["message"]))
                 elif event == "progress" and time.monotonic() - last >= ARTIFACT_SECONDS:

@@ -284,7 +284,18 @@ def forget(
 
     opened, config = existing_root(root), configure(config, settings, root)
     ids = read_ids(Path(ids_file), config.ingest.columns) if ids_file is not None else None
-    user_ids = ids if ids is None else sorted(map(find_names(opened, config), ids))
+    find_name = find_names(opened, config) if ids else str
+    given = {find_name(user_id): user_id for user_id in ids or ()}
+
+    def name_missing(names: list[str]) -> None:
+        missing = sorted(given[name] for name in names)
+        named = ", ".join(map(repr, missing[:10])) + (" ..." if len(missing) > 10 else "")
+        is_odd = any(user_id.strip(" \t\r\"'") != user_id for user_id in missing)
+        hint = "; some have spaces or quotes around them, which belong to the id here" if is_odd else ""
+        message = f"not found, though tombstones were written: {named}{hint}; compare them with the ids in the logs"
+        on_event("private", {"message": message})  # on the caller's terminal, and in no log
+
+    user_ids = None if ids is None else sorted(given)
     store_lock = lock_store(opened.store) if opened.store.exists() else nullcontext()
     with lock_root(opened, FORGET, partial(log, on_event)), store_lock:
-        return forget(opened, user_ids, config.publish, config.host_bytes, on_event)
+        return forget(opened, user_ids, config.publish, config.host_bytes, on_event, name_missing)

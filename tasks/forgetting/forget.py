@@ -12,6 +12,7 @@ to find its remaining work, and does not rely on notes.
 """
 
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any
@@ -26,6 +27,7 @@ from surf2vec.tasks.registry.pull import pull
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.report.report import write_report
+from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.root.identity import list_earlier, registry_uri
 from surf2vec.tasks.root.records import RegisterStep, ReportStep, RunRecord, Step
 from surf2vec.tasks.root.run import FORGET, Root, Run, current_generation, lock_root, refuse_training
@@ -52,15 +54,18 @@ def forget(
     publish: PublishConfig,
     memory_bytes: int,
     on_event: OnEvent = ignore_event,
+    on_missing: Callable[[list[str]], None] = lambda user_ids: None,
 ) -> dict[str, Any]:
     """Forget users (ids as the root stores them; None: all who were ever forgotten). Returns a summary and the proof.
 
+    on_missing: gets the ids that nobody had, now or in an earlier call, if there are any; it must not log them.
     The caller holds the locks of the root and of its store.
     Raises ConfigError while a training is under way, InputError if no user would be left, ResourceError if the registry is away
     or disk or memory are too small, DamageError if a file does not match its manifest. The same call then continues.
     """
     started = time.monotonic()
     refuse_training(root, "forget")
+    known = read_tombstones(root)
     wanted = want_forgotten(read_tombstones(root)) if user_ids is None else want_users(user_ids)
     copies = Copies(root, publish, wanted)
     _check_others(copies)
@@ -82,11 +87,20 @@ def forget(
         sync_path(root.path)
     remains = [*REMAINS]
     remains += [f"{one['place']} is not ours and could not be searched" for one in others if not one["is_here"]]
+    remains += [
+        f"{mask_credentials(url)} has them until the next push, and what it keeps of older states until it removes that"
+        for url in publish.stores
+    ]
+    if missing := [one for one in user_ids or [] if one not in wanted.seen and known.day_of(one) is None]:
+        on_missing(missing)
     earlier = list_earlier(root, publish)
     remains += [f"{uri}, where this root published before, was not searched" for uri in earlier]
+    num_users = len(read_tombstones(root).days) if user_ids is None else len(user_ids)
     return {
-        "users": len(read_tombstones(root).days) if user_ids is None else len(user_ids),
+        "users": num_users,
         "users_new": num_new,
+        "users_found": num_users - len(missing),
+        "users_not_found": len(missing),
         "events": num_events,
         **published,
         "removed": removed,

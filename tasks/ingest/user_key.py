@@ -9,6 +9,8 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.users.pseudonyms import fingerprint
 from surf2vec.trainer.errors import ConfigError
 
+MIN_KEY_BYTES = 16
+
 
 def read_user_key(root: Root, config: IngestConfig) -> bytes | None:
     """Return the key that the settings name, or None. Raises ConfigError when it is missing or not the root's."""
@@ -51,5 +53,10 @@ def _look_up_key(config: IngestConfig) -> bytes | None:
         raise ConfigError(
             f"ingest.user_key_env names the environment variable {name}, which is not set or empty on "
             f"{socket.gethostname()}: set it to the key"
+        )
+    if key and len(key) < MIN_KEY_BYTES:
+        raise ConfigError(
+            f"the key in {name} has {len(key)} bytes, fewer than {MIN_KEY_BYTES}: all keys of that length can be tried; make one "
+            "with `openssl rand -hex 32`, and keep it"
         )
     return key

@@ -1,7 +1,7 @@
 """The users that a call searches for, and the micro-partitions that can contain them."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,14 @@ from surf2vec.tasks.users.tombstones import Tombstones
 
 @dataclass(frozen=True)
 class UserSet:
-    """find: bool[n] for an Arrow column of ids; hashes: of the wanted users, uint64[m], or None if unknown."""
+    """find: bool[n] for an Arrow column of ids; hashes: of the wanted users, uint64[m], or None if unknown.
+
+    seen: the wanted users that `find` has met, if their ids are known.
+    """
 
     find: Callable[[Any], NDArray[np.bool_]]
     hashes: NDArray[np.uint64] | None
+    seen: set[str] = field(default_factory=set)
 
     def partitions(self, num_partitions: int) -> list[int]:
         """Return the micro-partitions that can contain wanted users, ascending."""
@@ -45,7 +49,14 @@ def want_users(user_ids: list[str]) -> UserSet:
     """Return the set of users with these ids, as the root uses them."""
     values = pa.array(user_ids, pa.string())
     hashes = np.array([user_hash(user_id) for user_id in user_ids], dtype=np.uint64)
-    return UserSet(lambda ids: np.asarray(pc.is_in(ids, value_set=values)), hashes)
+    seen: set[str] = set()
+
+    def find(ids: Any) -> NDArray[np.bool_]:
+        is_wanted = pc.is_in(ids, value_set=values)
+        seen.update(ids.filter(is_wanted).to_pylist())
+        return np.asarray(is_wanted)
+
+    return UserSet(find, hashes, seen)
 
 
 def want_forgotten(tombstones: Tombstones) -> UserSet:

@@ -97,7 +97,9 @@ def attack_one(log: str, events: pl.DataFrame, fewest: int, folder: Path, seed: 
     rng = np.random.default_rng(seed)
     names = rng.permutation(events["user_id"].unique().sort().to_list())
     members, others = names[: len(names) // 2].tolist(), names[len(names) // 2 :].tolist()
-    release = train_release(folder / "one", events.filter(pl.col("user_id").is_in(members)), fewest, "a key")
+    release = train_release(
+        folder / "one", events.filter(pl.col("user_id").is_in(members)), fewest, "a key of 16 bytes"
+    )
     about = {"log": log, "min_item_users": fewest, "users": len(release.names), "items": len(release.urls)}
     cases = attack_membership(release, events, members, others, about)
     cases += attack_histories(release, events, members, about)
@@ -127,14 +129,14 @@ def attack_histories(
     release: Release, events: pl.DataFrame, members: list[str], about: dict[str, Any]
 ) -> list[dict[str, Any]]:
     rows = {name: row for row, name in enumerate(release.names)}
-    people = [name for name in members if pseudonym(name, b"a key") in rows]
+    people = [name for name in members if pseudonym(name, b"a key of 16 bytes") in rows]
     readers = dict(
         events.filter(pl.col("user_id").is_in(members)).group_by("url").agg(pl.col("user_id").n_unique()).rows()
     )
     newest, whole, rare, far = [], [], [], []
     for name, history in zip(people[:REBUILT], list_histories(events, people[:REBUILT]), strict=True):
         seen = release.find_items(history)[::-1]
-        vector = release.users[rows[pseudonym(name, b"a key")]]
+        vector = release.users[rows[pseudonym(name, b"a key of 16 bytes")]]
         truth = seen[: len(release.sums.lags)]
         found = attacks.rebuild_pages(release.sums, vector[release.trail])
         newest.append(found[:1] == truth[:1])

@@ -37,15 +37,23 @@ def surf2vec(*arguments: str) -> dict[str, Any]:
 
 
 def test_pseudonyms_are_what_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SURF2VEC_TEST_KEY", "a key")
+    monkeypatch.setenv("SURF2VEC_TEST_KEY", "a key of 16 bytes")
     root, config = Root(tmp_path / "root"), load_config(None, ["ingest.user_key_env=SURF2VEC_TEST_KEY"])
     root.path.mkdir()
     log = write_log(tmp_path / "a.csv", *(f"{user},/a,2026-01-01" for user in ("ann", "bob", "bob")))
     ingest(root, [str(log)], config.ingest, 8, MEMORY_BYTES, 1, ignore_event)
-    (tmp_path / "ids.txt").write_text("bob\n")
-    told = forget(tmp_path / "ids.txt", root.path, config=config, on_event=ignore_event)
+    (tmp_path / "ids.txt").write_text("bob\n bob\nzoe\n")
+    lines: list[tuple[str, str]] = []
+    told = forget(
+        tmp_path / "ids.txt", root.path, config=config, on_event=lambda name, values: lines.append((name, str(values)))
+    )
     assert (told["events"], told["found"]) == (2, 0)
-    assert [user_id for user_id, *_ in read_events(root.path)] == [pseudonym("ann", b"a key")]
+    assert (told["users_found"], told["users_not_found"]) == (1, 2)
+    assert not any(name in json.dumps(told) for name in ("bob", "zoe"))
+    [(_, message)] = [line for line in lines if line[0] == "private"]
+    assert "' bob', 'zoe'; some have spaces or quotes around them" in message
+    assert not any("zoe" in text for name, text in lines if name != "private")
+    assert [user_id for user_id, *_ in read_events(root.path)] == [pseudonym("ann", b"a key of 16 bytes")]
     assert explain("bob", root.path, config=config)["forgotten_on"] is not None
     late = write_log(tmp_path / "late.csv", "bob,/a,2026-01-02")
     told = ingest(root, [str(late)], config.ingest, None, MEMORY_BYTES, 1, ignore_event)

@@ -145,14 +145,14 @@ def test_the_user_key_is_looked_up_where_a_part_is_done(
 ) -> None:
     """A machine without the key, or with another, is refused: it would make of one person two."""
     write_days(tmp_path / "logs", range(1, 3))
-    monkeypatch.setenv("USER_KEY", "secret-1")
+    monkeypatch.setenv("USER_KEY", "secret of 16 byte-1")
     with pytest.raises(ConfigError, match="USER_KEY, which is not set or empty on"):  # those processes are older
         take_in(open_root(tmp_path / "root"), tmp_path / "logs", processes, user_key_env="USER_KEY")
     config = CONFIG.model_copy(update={"user_key_env": "USER_KEY"})
     staging = Staging(Root(tmp_path), tmp_path, tmp_path, config, "0123456789abcdef", MEMORY_BYTES, 1, (), 8)
     with pytest.raises(ConfigError, match=r"has the fingerprint \w{16} on .* but 0123456789abcdef where the command"):
         stage_part(staging, ignore_event)
-    assert "secret-1" not in repr(replace(staging, user_key=None))
+    assert "secret of 16 byte-1" not in repr(replace(staging, user_key=None))
 
 
 def test_inferred_vectors_are_the_same_bytes(tmp_path: Path, processes: Divided) -> None:

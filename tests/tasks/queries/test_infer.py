@@ -275,11 +275,11 @@ def test_items_are_made_by_the_roots_rules(tmp_path: Path) -> None:
 
 
 def test_users_are_named_by_the_roots_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KEY", "sesame")
+    monkeypatch.setenv("KEY", "open sesame, open")
     root, out = make_root(tmp_path / "root", user_key_env="KEY"), tmp_path / "v.parquet"
     log = write_log(tmp_path / "log.csv", *LITERAL)
     infer(root, "r1", ask(log, out, user_key_env="KEY"))
-    assert set(read_vectors(out)) == {pseudonym(user, b"sesame") for user in ("ann", "user-8")}
+    assert set(read_vectors(out)) == {pseudonym(user, b"open sesame, open") for user in ("ann", "user-8")}
     with pytest.raises(ConfigError, match="has pseudonyms"):
         infer(root, "r1", ask(log, out))
 

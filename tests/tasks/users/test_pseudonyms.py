@@ -19,7 +19,7 @@ KEYED = IngestConfig(user_key_env="USER_KEY")
 
 @pytest.fixture(autouse=True)
 def _key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("USER_KEY", "open sesame")
+    monkeypatch.setenv("USER_KEY", "open sesame, open")
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_pseudonyms_are_hmac(user_id: str, key: bytes) -> None:
 def test_users_are_pseudonyms_from_the_first_step_on(tmp_path: Path, log: Path) -> None:
     take_in(tmp_path / "root", log, user_key_env="USER_KEY")
     key = read_user_key(Root(tmp_path / "root"), KEYED)
-    assert key == b"open sesame"
+    assert key == b"open sesame, open"
     names = {pseudonym(user, key) for user in ("Jane Doe", "John")}
     assert {user for (user,) in read_events(tmp_path / "root", "user_id")} == names
     assert read_json(tmp_path / "root" / "sources.json")["user_key_fingerprint"] == fingerprint(key)
@@ -52,7 +52,7 @@ def test_neither_key_nor_ids_are_in_any_file(tmp_path: Path, log: Path) -> None:
         on_event=lambda name, values: messages.append(str(values)),
     )  # fmt: skip
     written = [path.read_bytes() for path in (tmp_path / "root").rglob("*") if path.is_file()]
-    for secret in ("open sesame", "Jane Doe", "John"):
+    for secret in ("open sesame, open", "Jane Doe", "John"):
         assert not any(secret.encode() in data for data in written)
         assert not any(secret in message for message in messages)
 
@@ -73,11 +73,19 @@ def test_another_key_and_none_are_refused(tmp_path: Path, log: Path, monkeypatch
     take_in(tmp_path / "raw", log)
     with pytest.raises(ConfigError, match="has raw user ids"):
         take_in(tmp_path / "raw", log, user_key_env="USER_KEY")
-    monkeypatch.setenv("USER_KEY", "another key")
+    monkeypatch.setenv("USER_KEY", "another key, no less")
     for call in (
         lambda: take_in(tmp_path / "root", log, user_key_env="USER_KEY"),
         lambda: read_user_key(Root(tmp_path / "root"), KEYED),
     ):
         with pytest.raises(ConfigError, match="is not the one that .* was made with") as caught:
             call()
-        assert "another key" not in str(caught.value)
+        assert "another key, no less" not in str(caught.value)
+
+
+def test_a_key_that_could_be_guessed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USER_KEY", "15 bytes of key")
+    with pytest.raises(
+        ConfigError, match=r"the key in USER_KEY has 15 bytes, fewer than 16: .* `openssl rand -hex 32`"
+    ):
+        read_user_key(Root(tmp_path), KEYED)
