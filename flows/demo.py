@@ -83,8 +83,9 @@ def show_found(result: dict[str, Any], root: Path, seed: int) -> None:
     rows = ((what, *(f"{share:.1%}" for share in shares)) for what, shares in found.items())
     title = "Did the vectors find what was planted?"
     show_table(("nearest by cosine", ">vectors", ">random", ">popularity"), rows, title=title, box=SIMPLE)
-    hit, popularity = (result["metrics"][name] for name in ("hit_at_10", "popularity_hit_at_10"))
-    console.print(f"Held-out next page among the first 10: {hit:.1%}, by popularity {popularity:.1%}")
+    if "hit_at_10" in result["metrics"]:
+        hit, popularity = (result["metrics"][name] for name in ("hit_at_10", "popularity_hit_at_10"))
+        console.print(f"Held-out next page among the first 10: {hit:.1%}, by popularity {popularity:.1%}")
 
 
 def share_unmoved(before: surf2vec.Release, after: surf2vec.Release) -> float:

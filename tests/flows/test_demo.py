@@ -115,6 +115,13 @@ def test_demo_prints_what_a_perfect_export_holds(
     assert lines == pytest.approx(all_lines / 2, abs=1)
 
 
+def test_a_demo_with_nobody_to_evaluate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run_demo(tmp_path, monkeypatch, [literal_night(night, night == 2) | {"metrics": {}} for night in range(3)])
+    assert "Held-out" not in capfd.readouterr().out
+
+
 def test_a_night_that_the_gate_judges_otherwise_ends_the_demo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
