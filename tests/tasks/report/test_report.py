@@ -14,6 +14,7 @@ import pytest
 
 from surf2vec.tasks.release.folder import FORMAT_VERSION
 from surf2vec.tasks.report.report import render_report, write_report
+from surf2vec.tasks.report.tables import STEPS
 from surf2vec.tasks.root.records import RunRecord
 from surf2vec.trainer.system.files import describe_file, write_json
 from tests.data.corpora import RULES
@@ -260,6 +261,12 @@ def test_a_step_that_did_not_end(step: str) -> None:
     text = Page(draw(without(step), None)).text
     assert ("Exported, not registered" if step == "register" else f"Not finished: {step} did not end") in text
     assert ("The gate has not judged this run." in text) == (step == "gate")
+
+
+def test_each_step_has_a_colour() -> None:
+    page = render_report(RunRecord.model_validate(RECORD), None)
+    for number in range(len(STEPS)):
+        assert f".t{number} {{ --c: " in page
 
 
 def test_a_release_that_was_held_says_so_and_why() -> None:
