@@ -25,7 +25,6 @@ from surf2vec.tasks.night.root_settings import remember
 from surf2vec.tasks.night.step import needs_server
 from surf2vec.tasks.night.summary import announce_run, digest_gate, digest_verdict
 from surf2vec.tasks.registry import promotion
-from surf2vec.tasks.registry import publish as publish_task
 from surf2vec.tasks.registry.faults import is_served
 from surf2vec.tasks.registry.releases import add_serving, read_registry
 from surf2vec.tasks.report.measured import describe_sharing, list_caveats, list_loads, list_measured
@@ -255,9 +254,11 @@ def register_release(night: NightContext, run: Run) -> None:
     with night.reporter.step("register") as on_event:
 
         def make() -> records.RegisterStep:
+            from surf2vec.tasks.registry.publish import publish_release  # imports MLflow, for seconds
+
             promotion.pin_release(root, run.run_id)  # before it serves, because a rollback needs it
             export_dir = root.export(run.run_id)
-            registered = publish_task.publish_release(root, publish, run.record(), export_dir, None, on_event)
+            registered = publish_release(root, publish, run.record(), export_dir, None, on_event)
             promotion.release_pins(root, publish)
             return registered
 
@@ -306,9 +307,11 @@ def write_reports(night: NightContext, run: Run) -> None:
     path, publish = run.folder / "report.html", night.config.publish
 
     def make() -> records.ReportStep:
+        from surf2vec.tasks.registry.publish import attach_report
+
         record = add_serving(night.root, publish, run.record())
         write_report(record, night.root.export(run.run_id), path)
-        publish_task.attach_report(night.root, publish, record.require(records.RegisterStep), path)
+        attach_report(night.root, publish, record.require(records.RegisterStep), path)
         return records.ReportStep(report=str(path))
 
     run.step(records.ReportStep, digest_verdict(run, publish), make)

@@ -8,6 +8,7 @@ import glob
 import logging
 import os
 import re
+import sqlite3
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,6 +44,7 @@ with warnings.catch_warnings():
     from mlflow.exceptions import MlflowException
     from mlflow.tracking.context.registry import resolve_tags
     from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME, MLFLOW_RUN_NOTE, MLFLOW_USER
+    from sqlalchemy import Engine, event
     from sqlalchemy.exc import SQLAlchemyError
 
 RUN_TAG = "surf2vec_run_id"
@@ -99,6 +101,14 @@ def _make_database(path: Path) -> None:
             left.unlink()
         with replace_file(path) as temporary:
             MlflowClient(f"sqlite:///{temporary}").search_experiments(max_results=1)
+
+
+@event.listens_for(Engine, "connect")
+def _sync_once(connection: Any, _: object) -> None:
+    """Let SQLite sync nothing while a database is made: it would after each of a hundred statements, and it is synced whole."""
+    is_sqlite = isinstance(connection, sqlite3.Connection)
+    if is_sqlite and connection.execute("pragma database_list").fetchone()[2].endswith(TEMPORARY_SUFFIX):
+        connection.execute("pragma synchronous = off")
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

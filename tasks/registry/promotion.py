@@ -2,22 +2,20 @@
 
 Only aliases and tags change, never a vector. A version has the tags `gate` (passed, held, first, overridden), `held_by`,
 `override_reason`, `champion_before` (the version that served before the promotion: the rollback target), `promoted_at`,
-`rolled_back_at`, and `rolled_back_from` on the version that serves again. Tags are set first and the alias last, so
-repeating a killed call completes it.
+`rolled_back_at`, and `rolled_back_from` on the version that serves again. Tags are set first and the alias last, or all in one
+transaction, so repeating a killed call completes it.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.corpus.window import ends_before
-from surf2vec.tasks.registry import tracking
-from surf2vec.tasks.registry.ownership import Ownership
-from surf2vec.tasks.registry.releases import alias_of, read_registry
-from surf2vec.tasks.registry.versions import CHALLENGER, CHAMPION, Registered, Version
+from surf2vec.tasks.registry.releases import move_aliases, read_registry
+from surf2vec.tasks.registry.versions import CHALLENGER, CHAMPION, Registered, Version, alias_of
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.root.identity import registry_uri
 from surf2vec.tasks.root.records import GateStep
@@ -86,7 +84,7 @@ def settle_aliases(root: Root, publish: PublishConfig, number: int, gate: GateSt
                     f"version {number} was compared with {before}, but {now} serves now: the same command compares it again"
                 )
             tags |= _promotion_tags(registered.aliases.get(CHAMPION))
-        _move(root, publish, version, tags, aliases)
+        move_aliases(registry_uri(root, publish), version, tags, aliases)
     return alias_of(registered.aliases | dict.fromkeys(aliases, number), number)
 
 
@@ -130,7 +128,7 @@ def promote(
         tags = _promotion_tags(before) | {"rolled_back_at": None, "rolled_back_from": None}
         if given:
             tags |= {"gate": "overridden", "override_reason": shown(given)}
-        _move(root, publish, version, tags, [CHAMPION])
+        move_aliases(registry_uri(root, publish), version, tags, [CHAMPION])
         reason = f", though {objection}: {override}" if objection else f": {given}" if given else ""
         message = f"version {version.number} (release {version.tags['release']}) serves now{reason}"
         on_event("log", {"message": message})
@@ -165,13 +163,13 @@ def rollback(
                 f"version {target.number} was held back and never served: see `surf2vec promote --override`"
             )
         _check_complete(root, target)
-        at = _now()
+        at, uri = _now(), registry_uri(root, publish)
         for left in registered.versions:
             if left == champion or (left.has_served and left.number > target.number):
                 # A rerun of its night must not promote it.
-                _move(root, publish, left, {"rolled_back_at": at}, [])
+                move_aliases(uri, left, {"rolled_back_at": at}, [])
         back = {"rolled_back_from": str(champion.number), "rolled_back_at": None}
-        _move(root, publish, target, back, [CHAMPION])
+        move_aliases(uri, target, back, [CHAMPION])
         message = (
             f"version {target.number} (release {name_release(target)}) serves again, in place of {champion.number}"
         )
@@ -200,6 +198,8 @@ def pin_release(root: Root, release: str) -> None:
 def release_pins(root: Root, publish: PublishConfig) -> None:
     """Unpin the generations of this root's releases, except those of champion, rollback target, challenger and the newest
     `publish.keep_releases`. Generations of releases that this registry does not have stay pinned until gc."""
+    from surf2vec.tasks.registry.ownership import Ownership  # imports MLflow
+
     with lock_aliases(root), lock_store(root.store):
         registered = read_registry(root, publish)
         owner = Ownership(root, publish)
@@ -236,16 +236,6 @@ def _check_complete(root: Root, version: Version) -> None:
 
 def _promotion_tags(before: int | None) -> dict[str, str | None]:
     return {"champion_before": str(before) if before else None, "promoted_at": _now()}
-
-
-def _move(
-    root: Root, publish: PublishConfig, version: Version, tags: Mapping[str, str | None], aliases: list[str]
-) -> None:
-    """Set the tags of a version (None removes a tag), then its aliases."""
-    uri = registry_uri(root, publish)
-    tracking.set_tags(uri, version, tags)
-    for alias in aliases:
-        tracking.set_alias(uri, version.name, alias, version.number)
 
 
 def _describe(

@@ -1,20 +1,22 @@
-"""Which releases are registered, and which one serves. Where the registry is a local SQLite file it is read without MLflow.
+"""Which releases are registered, and which one serves. A registry in a local SQLite file is read and changed without MLflow.
 
-Importing MLflow takes longer than everything else that `surf2vec similar` does. The tables are MLflow's own; a file that does
-not have them as expected is read by MLflow.
+Importing MLflow takes longer than everything else that `surf2vec similar` or `rollback` does. The tables are MLflow's own; a
+file that does not have them as expected is left to MLflow.
 """
 
 import sqlite3
 from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
 from surf2vec.tasks.config import PublishConfig
-from surf2vec.tasks.registry.versions import CHALLENGER, CHAMPION, Registered, Version, as_time, is_copied, read_tags
+from surf2vec.tasks.registry.versions import Registered, Version, alias_of, as_time, is_copied, read_tags, store_tags
 from surf2vec.tasks.root.identity import has_registry, registry_uri
 from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import InputError, UnavailableError
+from surf2vec.trainer.system.files import sync_path
 
 _VERSIONS = """
 select name, version, source, coalesce(storage_location, source), creation_time from model_versions
@@ -22,6 +24,10 @@ where current_stage <> 'Deleted_Internal'
 """
 _TAGS = "select name, version, key, value from model_version_tags"
 _ALIASES = "select name, alias, version from registered_model_aliases"
+_PLACE = "select workspace, name, version from model_versions where name = ? and version = ? and current_stage not like 'Del%'"
+_SET_TAG = "insert into model_version_tags (workspace, name, version, key, value) values (?, ?, ?, ?, ?)"
+_DELETE_TAG = "delete from model_version_tags where workspace = ? and name = ? and version = ? and key = ?"
+_SET_ALIAS = "insert or replace into registered_model_aliases (workspace, name, version, alias) values (?, ?, ?, ?)"
 
 
 def read_registry(root: Root, publish: PublishConfig) -> Registered:
@@ -76,6 +82,34 @@ def _read_tables(tracking_uri: str) -> tuple[list[Version], dict[str, dict[str, 
     return versions, aliases
 
 
+def move_aliases(tracking_uri: str, version: Version, tags: Mapping[str, str | None], aliases: list[str]) -> None:
+    """Set tags of a version (None removes a tag), then move the aliases to it; in a SQLite file in one transaction."""
+    if not _write_tables(tracking_uri, version, store_tags(version.tags, tags), aliases):
+        from surf2vec.tasks.registry import tracking
+
+        tracking.set_tags(tracking_uri, version, tags)
+        for alias in aliases:
+            tracking.set_alias(tracking_uri, version.name, alias, version.number)
+
+
+def _write_tables(tracking_uri: str, version: Version, tags: Mapping[str, str | None], aliases: list[str]) -> bool:
+    """Do what `move_aliases` does in a SQLite file. Returns False, and changes nothing, if only MLflow can do it."""
+    path = Path(tracking_uri.removeprefix("sqlite:///"))
+    if not tracking_uri.startswith("sqlite:///"):
+        return False
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as database, database:
+            database.execute("begin immediate")
+            [place] = database.execute(_PLACE, (version.name, version.number)).fetchall()
+            database.executemany(_DELETE_TAG, [(*place, name) for name in tags])
+            database.executemany(_SET_TAG, [(*place, *one) for one in tags.items() if one[1] is not None])
+            database.executemany(_SET_ALIAS, [(*place, alias) for alias in aliases])
+    except (sqlite3.Error, ValueError):  # ValueError: the version was deleted
+        return False
+    sync_path(path.parent)  # or the journal could come back, and undo it (mlflow_runs.connect)
+    return True
+
+
 def add_serving(root: Root, publish: PublishConfig, record: RunRecord) -> RunRecord:
     """Return a record with the current alias of its version, and the reason for which a person promoted it.
 
@@ -90,11 +124,6 @@ def add_serving(root: Root, publish: PublishConfig, record: RunRecord) -> RunRec
         registered = registered.model_copy(update={"alias": alias_of(found.aliases, version.number)})
         gate = gate.model_copy(update={"overridden": version.tags.get("override_reason")} if gate else {})
     return record.replace(steps=record.steps.replace(registered, gate))
-
-
-def alias_of(aliases: dict[str, int], number: int) -> str | None:
-    """Return the alias of a version: that which counts more, if it has both."""
-    return next((name for name in (CHAMPION, CHALLENGER) if aliases.get(name) == number), None)
 
 
 def current_release(root: Root, publish: PublishConfig) -> str:

@@ -93,6 +93,11 @@ def as_time(created_ms: int) -> datetime:
     return datetime.fromtimestamp(created_ms / 1000, UTC)
 
 
+def alias_of(aliases: dict[str, int], number: int) -> str | None:
+    """Return the alias of a version: that which counts more, if it has both."""
+    return next((name for name in (CHAMPION, CHALLENGER) if aliases.get(name) == number), None)
+
+
 def read_tags(stored: Mapping[str, str]) -> dict[str, str]:
     """Return the tags of a version by name: those that are stored alone, and those of the groups."""
     tags = {name: value for name, value in stored.items() if name not in GROUPS}

@@ -16,9 +16,7 @@ from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST, open_building_folders
 from surf2vec.tasks.corpus.folder import publish as publish_corpus
 from surf2vec.tasks.ingest.sources import Catalog, read_catalog
-from surf2vec.tasks.registry import mlflow_runs
 from surf2vec.tasks.registry.faults import TAG_PATH, TAG_SHA256
-from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.registry.pull import Fetcher, find_version, pull, referenced_folder
 from surf2vec.tasks.registry.release_state import FORMAT_VERSION, STATE_MANIFEST
 from surf2vec.tasks.registry.versions import Version
@@ -89,6 +87,9 @@ def restore_run_record(root: Root, publish: PublishConfig, release: str, on_even
     run, export_dir = Run(root, release), root.export(release)
     if run.record_path.exists() or not (export_dir / EXPORT_MANIFEST).exists():
         return False
+    from surf2vec.tasks.registry import mlflow_runs  # imports MLflow, for seconds
+    from surf2vec.tasks.registry.publish import publish_release
+
     uri, report_path = registry_uri(root, publish), run.folder / "report.html"
     try:
         document = mlflow_runs.read_document(uri, publish.experiment, release, "run.json")

@@ -1,6 +1,7 @@
 """MLflow that is away, broken or half made: what a person reads, and what is left behind."""
 
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine, event
 
 from surf2vec.tasks.registry import mlflow_runs, tracking
 from surf2vec.trainer.errors import ResourceError, UnavailableError
@@ -122,6 +124,22 @@ tracking.read("sqlite:///{tmp_path}/mlflow.db")
     (tmp_path / ".mlflow.db.0a1b2c3d.99.tmp-journal").write_bytes(b"of a transaction that was cut off")
     assert tracking.read(f"sqlite:///{tmp_path}/mlflow.db") == ([], {})
     assert sorted(path.name for path in tmp_path.iterdir()) == [".mlflow.db.lock", "mlflow.db"]
+
+
+@pytest.mark.usefixtures("real_databases")
+def test_only_an_unfinished_database_is_not_synced(tmp_path: Path) -> None:
+    folder, modes = tmp_path / "a.tmp", []
+
+    @event.listens_for(Engine, "connect", insert=False)
+    def keep_mode(connection: sqlite3.Connection, _: object) -> None:
+        path = connection.execute("select file from pragma_database_list").fetchone()[0]
+        modes.append((Path(path).name == "mlflow.db", connection.execute("pragma synchronous").fetchone()[0]))
+
+    try:
+        tracking.read(f"sqlite:///{folder}/mlflow.db")
+    finally:
+        event.remove(Engine, "connect", keep_mode)
+    assert set(modes) == {(False, 0), (True, 2)}
 
 
 @pytest.mark.usefixtures("real_databases")

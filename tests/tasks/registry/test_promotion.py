@@ -2,6 +2,10 @@
 
 import os
 import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -26,7 +30,7 @@ from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.registry.releases import add_serving
 from surf2vec.tasks.root.records import GateStep
 from surf2vec.tasks.root.run import Root, Run, lock_root
-from surf2vec.trainer.errors import DamageError, HeldBackError, InputError, UnavailableError
+from surf2vec.trainer.errors import DamageError, HeldBackError, InputError, ResourceError, UnavailableError
 from surf2vec.trainer.store.writer import lock_store
 from tests.faults.exits import start
 from tests.roots.nights import FIRST, HELD, PASSED, PUBLISH, make_night
@@ -235,8 +239,9 @@ WRITES = ["set_model_version_tag", "delete_model_version_tag", "set_registered_m
 def test_a_call_cut_off_at_any_write_is_completed(
     root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: Any, move: Any
 ) -> None:
-    """The reason why a version was promoted is there as without the interruption."""
+    """On a server, where each write stands alone. The reason why a version was promoted is there as without the interruption."""
     left = 0
+    monkeypatch.setattr(releases, "_write_tables", lambda *arguments: False)
 
     def stop_later(write: Any) -> Any:
         def stop(*arguments: Any) -> Any:
@@ -263,9 +268,52 @@ def test_a_call_cut_off_at_any_write_is_completed(
     assert cut >= 3
 
 
+@pytest.mark.parametrize(
+    ("tags", "aliases"),
+    [
+        ({"gate": "passed", "promoted_at": "now", "held_by": None}, ["champion"]),
+        ({"never": None}, ["challenger", "new"]),
+    ],
+)
+def test_a_file_holds_what_mlflow_would_write(
+    root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tags: dict[str, str | None], aliases: list[str]
+) -> None:
+    other = Root(shutil.copytree(root.path, tmp_path / "other"))
+    held = read_registry(root, PUBLISH).versions[2]
+    releases.move_aliases(root.tracking_uri, held, tags, aliases)
+    monkeypatch.setattr(releases, "_write_tables", lambda *arguments: False)
+    releases.move_aliases(other.tracking_uri, held, tags, aliases)
+    for table in ("model_version_tags", "registered_model_aliases", "model_versions", "registered_models"):
+        rows = []
+        for path in (root.database, other.database):
+            with closing(sqlite3.connect(path)) as database:
+                rows.append(sorted(database.execute(f"select * from {table}").fetchall(), key=repr))
+        assert rows[0] == rows[1], table
+
+
+def test_a_version_that_was_deleted_gets_no_alias(root: Root) -> None:
+    gone = read_registry(root, PUBLISH).versions[0]
+    tracking.delete_version(root.tracking_uri, gone)
+    with pytest.raises(ResourceError, match="not found"):
+        releases.move_aliases(root.tracking_uri, gone, {"gate": "passed"}, ["champion"])
+    assert aliases_of(root) == {"challenger": 3, "champion": 2}
+
+
+def test_promote_and_rollback_do_without_mlflow(root: Root) -> None:
+    """Importing it takes three times as long as all else that they do."""
+    call = (
+        "import sys; from pathlib import Path; from surf2vec.tasks.config import PublishConfig; "
+        "from surf2vec.tasks.registry.promotion import promote, rollback; from surf2vec.tasks.root.run import Root; "
+        f"root, publish = Root(Path({str(root.path)!r})), PublishConfig(); rollback(root, publish, None); "
+        "promote(root, publish, 2, 'why'); assert 'mlflow' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", call], check=True)
+    assert aliases_of(root)["champion"] == 2
+
+
 def register_and_die(path: Path) -> None:
-    """A night whose process leaves when its version is there and tagged, and before it has an alias."""
-    tracking.set_alias = lambda *arguments: os._exit(9)
+    """A night whose process leaves when its version is there, and before it has tags of the gate and an alias."""
+    releases.store_tags = lambda *arguments: os._exit(9)
     make_night(Root(path), "r4", PASSED)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from surf2vec.tasks.config import GateConfig, PublishConfig
 from surf2vec.tasks.gate.figures import list_rules
-from surf2vec.tasks.registry import mlflow_runs, tracking
+from surf2vec.tasks.registry import mlflow_runs, promotion, tracking
 from surf2vec.tasks.registry.publish import CURVE, attach_report, list_metrics, publish_release
 from surf2vec.tasks.registry.releases import current_release
 from surf2vec.tasks.registry.versions import read_tags
@@ -235,10 +235,10 @@ def test_the_same_release_again_registers_nothing(
 
 @pytest.mark.parametrize(
     "cut_off",
-    ["log_model", "log_model_artifacts", "register", "set_alias", "log_batch", "log_dict", "set_terminated"],
+    ["log_model", "log_model_artifacts", "register", "move_aliases", "log_batch", "log_dict", "set_terminated"],
 )
 def test_a_call_cut_off_before_any_step_is_completed(root: Root, publish: PublishConfig, cut_off: str) -> None:
-    place = tracking if hasattr(tracking, cut_off) else tracking.MlflowClient
+    place = next(one for one in (promotion, tracking, tracking.MlflowClient) if hasattr(one, cut_off))
     with mock.patch.object(place, cut_off, side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         register(root, publish)
     assert (register(root, publish).model_version, register(root, publish).alias) == (1, "champion")
