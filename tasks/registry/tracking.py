@@ -35,8 +35,7 @@ MODEL_MODULES = tuple(
     Path(__file__).parents[1] / "release" / f"{name}.py" for name in ("release_reader", "trail_sums", "url_rules")
 )
 REQUIREMENTS = ("mlflow", "numpy", "pandas", "pyarrow", "faiss-cpu", "ada-url")
-# They are what is installed: MLflow would read all packages' metadata to check that, for a second.
-mlflow.utils.requirements_utils._check_requirement_satisfied = lambda requirement_str: None
+mlflow.utils.requirements_utils._check_requirement_satisfied = lambda requirement_str: None  # takes a second, and they are
 
 
 @dataclass(frozen=True)
