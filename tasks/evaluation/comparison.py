@@ -6,10 +6,13 @@ in space, vectors and item numbers. Items are matched by 64-bit hashes of their 
 
 The champion's user vectors are fitted to its items from the challenger's histories. Otherwise the newer release would win by
 knowing more of the day, even if badly trained: by 70 % of hit@10 on made-up logs, several times on entree.
+
+Users are drawn until the verdicts on hit@10 and MRR are certain, as most nights are far from the limit: see `is_decided`.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +26,17 @@ from surf2vec.tasks.corpus.cleaning import keep_in_vocabulary
 from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST
 from surf2vec.tasks.corpus.token_pass import find_changed, find_known
 from surf2vec.tasks.evaluation.evaluate import (
+    Answer,
     Question,
     UserReader,
     check_memory,
     evaluate,
     fit,
+    hits,
+    measure_gain,
     rank_all,
     rank_held_out,
+    reciprocals,
 )
 from surf2vec.tasks.evaluation.scores import Scores, score_of
 from surf2vec.tasks.root.run import Root
@@ -41,6 +48,10 @@ from surf2vec.trainer.system.files import replace_file
 from surf2vec.trainer.training.infer import FrozenItems, freeze_items, take_histories
 from surf2vec.trainer.training.vectors import BothParts
 
+CERTAIN = 4.0
+"""A verdict is certain if its figure is so many standard errors from the limit."""
+DRAWN_USERS = 2_000
+"""So many users, and as many again, are ranked before it is asked whether they suffice; micro-partitions are not divided."""
 Pair = tuple[Question, ...]
 """The questions about the same users, for the challenger and for the champion."""
 
@@ -79,12 +90,18 @@ def open_side(root: Root, release: str) -> Ranker | str:
 
 
 def evaluate_and_compare(
-    root: Root, corpus_dir: Path, champion: str | None, name: str, memory_bytes: int, on_event: OnEvent = ignore_event
+    root: Root,
+    corpus_dir: Path,
+    champion: str | None,
+    name: str,
+    drop: float,
+    memory_bytes: int,
+    on_event: OnEvent = ignore_event,
 ) -> dict[str, Any]:
     """Return the record of step "evaluate": the quality of the store's generation, and its comparison with the champion.
 
     "comparison" has the champion (None if there is none) and the result of `compare_releases`.
-    `name`: the path of the file with the ranks, within the root.
+    `name`: the path of the file with the ranks, within the root; drop: see `compare_releases`.
     """
     corpus, generation = open_corpus(corpus_dir), open_generation(root.store)
     evaluation = evaluate(corpus, generation, on_event, memory_bytes)
@@ -93,17 +110,23 @@ def evaluate_and_compare(
     other = open_side(root, champion) if champion else "there is no champion"
     if isinstance(other, str):
         return evaluation | {"comparison": {"champion": champion, "reason": other}}
-    result = compare_releases(side_of(corpus, generation), other, root.path / name, memory_bytes, on_event)
+    result = compare_releases(side_of(corpus, generation), other, root.path / name, drop, memory_bytes, on_event)
     ranks = {} if "reason" in result else {"ranks": name}
     return evaluation | {"comparison": {"champion": champion} | result | ranks}
 
 
 def compare_releases(
-    challenger: Ranker, champion: Ranker, ranks_path: Path, memory_bytes: int, on_event: OnEvent = ignore_event
+    challenger: Ranker,
+    champion: Ranker,
+    ranks_path: Path,
+    drop: float,
+    memory_bytes: int,
+    on_event: OnEvent = ignore_event,
 ) -> dict[str, Any]:
     """Write the ranks of both releases to `ranks_path`; return the figures of the comparison, or `reason` if it is impossible.
 
-    The file has float32[2, m], the challenger's and the champion's ranks for the same m users, without their ids.
+    The file has float32[2, m], the challenger's and the champion's ranks for the same m users, without their ids: as many users
+    as decide whether the challenger's hit@10 and MRR are lower than the champion's by the share `drop`, or all.
     Raises ResourceError if the budget does not suffice.
     """
     now, before = challenger.corpus.num_partitions, champion.corpus.num_partitions
@@ -121,6 +144,8 @@ def compare_releases(
         on_event,
         "compare",
         challenger.corpus.num_evaluated,
+        DRAWN_USERS * vector_bytes,
+        partial(is_decided, drop),
     )
     if not answers:
         return {"reason": "no user had an item held out that the champion knows and has not seen of the user"}
@@ -137,6 +162,18 @@ def compare_releases(
         "coverage": coverage[0],
         "champion_coverage": coverage[1],
     }
+
+
+def is_decided(drop: float, challenger: Answer, champion: Answer) -> bool:
+    """Return whether the ranks of more users would hardly change whether hit@10 or MRR is lower by the share `drop`.
+
+    This is the sign of the mean of d = challenger's figure - (1 - drop) * champion's over m users. It is certain if the mean is
+    more than CERTAIN standard errors, sd(d) / sqrt(m), from zero: beyond the gate's interval of 95 %.
+    """
+    sides = challenger.ranks, champion.ranks
+    figures = [hits(ranks, 10) for ranks in sides], [reciprocals(ranks) for ranks in sides]
+    gains = [measure_gain(ours - (1 - drop) * theirs) for ours, theirs in figures]
+    return all(abs(gain) > CERTAIN * error for gain, error in gains)
 
 
 def match_items(first: Path, second: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

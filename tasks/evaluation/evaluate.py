@@ -200,15 +200,24 @@ def _popular_unseen(question: Question, counts: NDArray[np.int64]) -> NDArray[np
     return top
 
 
+def hits(ranks: NDArray[np.floating], top: int) -> NDArray[np.float64]:
+    """Return 1 where the rank is at most `top`, else 0, float64[m]."""
+    return (ranks <= top).astype(np.float64)
+
+
+def reciprocals(ranks: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return 1 / rank where the rank is at most TOP, else 0. MRR is the mean of these."""
+    return np.where(ranks <= TOP, 1 / ranks.astype(np.float64), 0.0)
+
+
 def measure(answer: Answer, num_items: int) -> dict[str, float]:
     """Return hit@10, hit@20, MRR@20, NDCG@20 (one relevant item per user) and the share of items that were recommended."""
     ranks = answer.ranks
-    in_top = ranks <= TOP
     return {
-        "hit_at_10": float((ranks <= 10).mean()),
-        "hit_at_20": float(in_top.mean()),
-        "mrr_at_20": float(np.where(in_top, 1 / ranks, 0).mean()),
-        "ndcg_at_20": float(np.where(in_top, 1 / np.log2(ranks + 1), 0).mean()),
+        "hit_at_10": float(hits(ranks, 10).mean()),
+        "hit_at_20": float(hits(ranks, TOP).mean()),
+        "mrr_at_20": float(reciprocals(ranks).mean()),
+        "ndcg_at_20": float((hits(ranks, TOP) / np.log2(ranks + 1)).mean()),
         "coverage_at_20": len(np.unique(answer.top)) / num_items,
     }
 
@@ -231,12 +240,14 @@ def questions(corpus: Corpus, generation: UserReader | None, by_choosing: bool =
             )
 
 
-def join_sides(questions: Iterable[tuple[Question, ...]]) -> Iterator[tuple[Question, ...]]:
-    """Merge questions about the same users to several releases, up to about GROUP_BYTES each."""
+def join_sides(
+    questions: Iterable[tuple[Question, ...]], group_bytes: int = GROUP_BYTES
+) -> Iterator[tuple[Question, ...]]:
+    """Merge questions about the same users to several releases, up to about so many bytes of vectors each."""
     group: list[tuple[Question, ...]] = []
     for sides in questions:
         group.append(sides)
-        if sum(one.vectors.nbytes for sides in group for one in sides) >= GROUP_BYTES:
+        if sum(one.vectors.nbytes for sides in group for one in sides) >= group_bytes:
             yield tuple(map(_merge, zip(*group, strict=True)))
             group = []
     if group:
@@ -259,18 +270,25 @@ def rank_all(
     on_event: OnEvent = ignore_event,
     step: str = "",
     total: int = 0,
+    group_bytes: int = GROUP_BYTES,
+    is_enough: Callable[..., bool] = lambda *answers: False,
 ) -> list[Answer]:
-    """Return the answers of `rank` to all questions, joined, the sides as its arguments. Empty without questions."""
-    answers: list[tuple[Answer, ...]] = []
-    done = 0
-    for sides in join_sides(questions):
-        answers.append(rank(*sides))
-        done += len(sides[0].items)
-        on_event("progress", {"step": step, "done": done, "total": total, "unit": "users"})
-    return [
-        Answer(np.concatenate([one.ranks for one in side]), np.concatenate([one.top for one in side]))
-        for side in zip(*answers, strict=True)
-    ]
+    """Return the answers of `rank` to all questions, joined, the sides as its arguments. Empty without questions.
+
+    is_enough: whether the answers of the users so far suffice, asked after each group; its arguments are the sides' answers.
+    """
+    answers: list[Answer] = []
+    for sides in join_sides(questions, group_bytes):
+        found = rank(*sides)
+        answers = [_join(*pair) for pair in zip(answers, found, strict=True)] if answers else list(found)
+        on_event("progress", {"step": step, "done": len(answers[0].ranks), "total": total, "unit": "users"})
+        if is_enough(*answers):
+            break
+    return answers
+
+
+def _join(one: Answer, other: Answer) -> Answer:
+    return Answer(np.concatenate((one.ranks, other.ranks)), np.concatenate((one.top, other.top)))
 
 
 def rank_choosing(corpus: Corpus, generation: Generation) -> NDArray[np.float64]:

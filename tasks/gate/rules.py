@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 RESAMPLES = 1000
-TOP = 20
 
 
 @dataclass(frozen=True)
@@ -46,16 +45,6 @@ class Judgement:
             return False
         low, high = self.interval or (self.value, self.value)
         return high < self.rule.limit if self.rule.is_floor else low > self.rule.limit
-
-
-def hits(ranks: NDArray[np.floating], top: int) -> NDArray[np.float64]:
-    """Return 1 where the rank is at most `top`, else 0, float64[m]."""
-    return (ranks <= top).astype(np.float64)
-
-
-def reciprocals(ranks: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return 1 / rank where the rank is at most TOP, else 0. MRR is the mean of these."""
-    return np.where(ranks <= TOP, 1 / ranks.astype(np.float64), 0.0)
 
 
 def compare(rule: Rule, challenger: NDArray[np.float64], champion: NDArray[np.float64], seed: int = 0) -> Judgement:

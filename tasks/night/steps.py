@@ -178,7 +178,8 @@ def evaluate_vectors(night: NightContext, run: Run) -> None:
     with night.reporter.step("evaluate") as on_event:
         record = run.record()
         corpus_dir, ranks = night.job(record).corpus_dir, f"runs/{run.run_id}/ranks.npy"
-        arguments = (night.root, corpus_dir, record.champion, ranks, night.config.host_bytes, on_event)
+        drop, host_bytes = night.config.gate.hit_at_10_drop, night.config.host_bytes
+        arguments = (night.root, corpus_dir, record.champion, ranks, drop, host_bytes, on_event)
         result = run.step(
             records.EvaluateStep, run.run_id, lambda: records.EvaluateStep(**evaluate_and_compare(*arguments))
         )

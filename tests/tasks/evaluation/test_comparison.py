@@ -6,17 +6,23 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from surf2vec.tasks.evaluation import comparison
 from surf2vec.tasks.evaluation.comparison import (
     Ranker,
     compare_releases,
     find_users,
+    is_decided,
     make_pairs,
     match_items,
     open_side,
 )
+from surf2vec.tasks.evaluation.evaluate import Answer, hits
+from surf2vec.tasks.gate.rules import Rule
+from surf2vec.tasks.gate.rules import compare as judge
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.store.tokens import VOCABULARY, Corpus
@@ -29,6 +35,7 @@ from tests.data.corpora import describe_anew, planted_histories, write_corpus
 from tests.roots.scores import score_by_vectors
 
 MEMORY_BYTES = 4 * 10**9
+DROP = 0.05
 
 
 def write_side(folder: Path, histories: dict[str, list[int]], urls: list[str], vectors: np.ndarray) -> Ranker:
@@ -61,7 +68,7 @@ def read_by_user(side: Ranker) -> dict[str, np.ndarray]:
 
 
 def compare(tmp_path: Path, challenger: Ranker, champion: Ranker) -> tuple[dict, np.ndarray]:
-    told = compare_releases(challenger, champion, tmp_path / "ranks.npy", MEMORY_BYTES)
+    told = compare_releases(challenger, champion, tmp_path / "ranks.npy", DROP, MEMORY_BYTES)
     path = tmp_path / "ranks.npy"
     return told, np.load(path, allow_pickle=False) if path.exists() else np.zeros((2, 0), np.float32)
 
@@ -173,6 +180,52 @@ def test_nothing_to_go_by_is_said(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "two", {"ann": [0, 1]}, partitions=4, num_items=3)
     told, _ = compare(tmp_path, Ranker(corpus, Summed(corpus), side.scores, 1), side)
     assert told == {"reason": "the champion has 2 micro-partitions, and tonight there are 4"}
+
+
+def test_users_are_drawn_until_the_verdict_is_certain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    urls, rng = [f"/{i}" for i in range(20)], np.random.default_rng(7)
+    before = {f"user-{i}": [i % 20] for i in range(60)}
+    tonight = {user: [*items, (items[0] + 7) % 20] for user, items in before.items()}
+    challenger = write_side(tmp_path / "one", tonight, urls, rng.normal(size=(20, 4)).astype(np.float32))
+    champion = write_side(tmp_path / "two", before, urls, rng.normal(size=(20, 4)).astype(np.float32))
+    monkeypatch.setattr(comparison, "DRAWN_USERS", 1)
+    monkeypatch.setattr(comparison, "is_decided", lambda *_: False)
+    told, every = compare(tmp_path, challenger, champion)
+    assert told["num_users"] == 60
+    monkeypatch.setattr(comparison, "is_decided", lambda *_: True)
+    told, first = compare(tmp_path, challenger, champion)
+    assert told["num_users"] == challenger.corpus.users[0] < 60
+    np.testing.assert_array_equal(first, every[:, : told["num_users"]])
+
+
+@pytest.mark.parametrize("better", [0.02, 0.0, -0.02, -0.05, -0.1, -0.3])
+@pytest.mark.parametrize("moved", [0.02, 0.4])
+def test_the_drawn_users_give_the_verdict_of_all(better: float, moved: float) -> None:
+    """Of 20,000 users some have another rank, and this share of the champion's hits is won or lost besides."""
+    rule, rng, drawn = Rule("hit_at_10", "hit@10", -DROP), np.random.default_rng(0), []
+    for _ in range(5):
+        champion = np.where(rng.random(20_000) < 0.3, 5.0, 50.0)
+        challenger = np.where(rng.random(20_000) < moved, rng.permutation(champion), champion)
+        challenger[(rng.random(20_000) < abs(better)) & (champion == 5)] = 50 if better < 0 else 5
+        sides = Answer(challenger, np.empty(0, np.int64)), Answer(champion, np.empty(0, np.int64))
+        ends = (end for end in range(2_000, 20_001, 2_000) if is_decided(DROP, *(cut(side, end) for side in sides)))
+        end = next(ends, 20_000)
+        one, every = (
+            judge(rule, *(hits(side.ranks[:stop], 10) for side in sides)).holds_back for stop in (end, 20_000)
+        )
+        assert one == every
+        drawn.append(end)
+    assert better != -DROP or max(drawn) == 20_000  # at the limit nothing is certain
+    assert better != -0.3 or max(drawn) <= 4_000
+
+
+def cut(answer: Answer, end: int) -> Answer:
+    return Answer(answer.ranks[:end], answer.top)
+
+
+def test_users_who_do_not_differ_decide_nothing() -> None:
+    nobody = Answer(np.full(9, 50.0), np.empty(0, np.int64))
+    assert not is_decided(DROP, nobody, nobody)
 
 
 def test_holes_are_nobody(tmp_path: Path) -> None:

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from surf2vec.tasks.evaluation import evaluate as evaluate_module
 from surf2vec.tasks.evaluation import scores as scores_module
-from surf2vec.tasks.evaluation.evaluate import Answer, Question, evaluate, measure, rank_by_popularity, rank_held_out
+from surf2vec.tasks.evaluation.evaluate import (
+    Answer,
+    Question,
+    evaluate,
+    hits,
+    measure,
+    rank_by_popularity,
+    rank_held_out,
+    reciprocals,
+)
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.store.generation import open_generation
@@ -27,6 +36,12 @@ def test_literal_ranks() -> None:
     answer = rank_held_out(question, score_by_vectors(items))
     assert answer.ranks.tolist() == [2.0, 2.5]  # 3 is above 2; 3 is above 1, which ties with another 1
     assert answer.top[0][:2].tolist() == [1, 2]
+
+
+def test_measures_of_ranks() -> None:
+    ranks = np.array([1.0, 2.5, 10.0, 20.0, 21.0])
+    assert hits(ranks, 10).tolist() == [1, 1, 1, 0, 0]
+    assert reciprocals(ranks).tolist() == [1, 0.4, 0.1, 0.05, 0]
 
 
 def test_literal_measures() -> None:

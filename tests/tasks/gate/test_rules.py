@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from surf2vec.tasks.gate.rules import Judgement, Rule, compare, hits, make_table, reciprocals
+from surf2vec.tasks.gate.rules import Judgement, Rule, compare, make_table
 
 DROP = Rule("hit_at_10", "hit@10 beside the champion's", -0.02)
 DRIFT = Rule("drift", "drift", 0.1, is_floor=False)
@@ -37,12 +37,6 @@ def test_the_table_says_which_rule_holds_back_and_by_how_much() -> None:
         {"rule": "MRR@20 beside the champion's", "tonight": "-10.0 % (-20.0 % to +0.0 %)", "limit": ">= -5.0 %",
          "verdict": "passed (within noise)"},
     ]  # fmt: skip
-
-
-def test_measures_of_ranks() -> None:
-    ranks = np.array([1.0, 2.5, 10.0, 20.0, 21.0])
-    assert hits(ranks, 10).tolist() == [1, 1, 1, 0, 0]
-    assert reciprocals(ranks).tolist() == [1, 0.4, 0.1, 0.05, 0]
 
 
 def test_a_difference_has_an_interval_that_shrinks_with_users_and_the_same_every_time() -> None:
