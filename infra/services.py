@@ -43,6 +43,7 @@ class Service:
     def start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with open(self.log, "ab") as log:
+            self.log.chmod(0o600)  # an error may show a password
             self.process = subprocess.Popen(
                 self.argv, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder, user=self.user,
                 group=self.user, extra_groups=[] if self.user else None, env=os.environ | self.environment,
