@@ -35,7 +35,7 @@ MODEL_MODULES = tuple(
     Path(__file__).parents[1] / "release" / f"{name}.py" for name in ("release_reader", "trail_sums", "url_rules")
 )
 REQUIREMENTS = ("mlflow", "numpy", "pandas", "pyarrow", "faiss-cpu", "ada-url")
-mlflow.utils.requirements_utils._check_requirement_satisfied = lambda requirement_str: None  # takes a second, and they are
+mlflow.utils.requirements_utils._check_requirement_satisfied = lambda requirement_str: None  # that took a second
 
 
 @dataclass(frozen=True)
