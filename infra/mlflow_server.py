@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from surf2vec.infra.passwords import write_secret
+from surf2vec.trainer.system.files import write_secret
 
 
 def main(arguments: list[str]) -> int:
@@ -19,9 +19,8 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="surf2vec-mlflow-") as folder:
         settings = Path(folder) / "auth.ini"
         users = os.environ["SURF2VEC_MLFLOW_USERS"]
-        write_secret(
-            settings, f"[mlflow]\ndefault_permission = READ\nauth_cache_ttl_seconds = 60\ndatabase_uri = {users}\n"
-        )
+        text = f"[mlflow]\ndefault_permission = READ\nauth_cache_ttl_seconds = 60\ndatabase_uri = {users}\n"
+        write_secret(settings, text.encode())
         server = subprocess.Popen(command, env=os.environ | {"MLFLOW_AUTH_CONFIG_PATH": str(settings)}, cwd=folder)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: server.terminate())

@@ -10,7 +10,7 @@ import secrets
 from pathlib import Path
 
 from surf2vec.trainer.errors import ConfigError
-from surf2vec.trainer.system.files import read_json, replace_file
+from surf2vec.trainer.system.files import read_json, write_secret
 
 NAMES = ("postgres", "prefect", "mlflow", "mlflow_session", "s3_key", "s3_secret")
 LEAST_CHARACTERS = 12
@@ -43,12 +43,5 @@ def open_passwords(file: Path, has_data: bool) -> dict[str, str]:
                 f"{variable(name)} has {len(value)} characters: it must have at least {LEAST_CHARACTERS}, all of them letters, "
                 "digits, '-', '_', '.' or '~', as it becomes part of a URL"
             )
-    write_secret(file, json.dumps(passwords, indent=1))
+    write_secret(file, json.dumps(passwords, indent=1).encode())
     return passwords
-
-
-def write_secret(file: Path, text: str) -> None:
-    """Write a text to a file that only its owner can read, from the first byte on."""
-    with replace_file(file) as temporary:
-        temporary.touch(mode=0o600)
-        temporary.write_text(text, encoding="utf-8")

@@ -19,10 +19,10 @@ from typing import Any
 
 from surf2vec.infra import CODE, POOL
 from surf2vec.infra.orphans import end_orphans, marks
-from surf2vec.infra.passwords import open_passwords, write_secret
+from surf2vec.infra.passwords import open_passwords
 from surf2vec.infra.services import Service, find_port, find_postgres, is_ready, make_cluster, make_databases, responds
 from surf2vec.trainer.errors import SurfError
-from surf2vec.trainer.system.files import read_json, write_json
+from surf2vec.trainer.system.files import read_json, write_json, write_secret
 
 DATABASES = ("prefect", "mlflow", "mlflow_auth")
 QUIET = {
@@ -77,7 +77,7 @@ class Stack:
             for service in (self._start_prefect(), self._start_mlflow()):
                 service.wait()
             variables = (f"{name}={shlex.quote(value)}\n" for name, value in self.client_environment.items())
-            write_secret(self.folder / "client.env", "".join(variables))
+            write_secret(self.folder / "client.env", "".join(variables).encode())
             self._start_worker().wait()
             yield self
         finally:

@@ -50,7 +50,7 @@ from surf2vec.tasks.root.records import CorpusStep
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.root.wording import format_counted
 from surf2vec.trainer.errors import InputError
-from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.events import OnEvent, ignore_event, log
 from surf2vec.trainer.store.tokens import CHANGED, VOCABULARY, Corpus, held_out_keys, open_corpus, partition_name
 from surf2vec.trainer.system.fan_out import HERE, FanOut
 from surf2vec.trainer.system.files import read_json
@@ -126,8 +126,7 @@ class Build:
         parts = self.shared.divide(num_events, fan_out)
         groups = [group for part in parts for group in part.groups]
         where = f"{len(num_events)} micro-partitions, in {format_counted(len(groups), 'group')}"
-        message = f"{self.window.num_events:,} events of {where}"
-        on_event("log", {"message": message})
+        log(on_event, f"{self.window.num_events:,} events of {where}")
         for cleaned in fan_out.run(clean_part, parts, on_event):
             self.stages.update(cleaned)
         if not self.stages["after_bots"]:

@@ -31,7 +31,7 @@ from surf2vec.tasks.corpus.window import Window
 from surf2vec.tasks.events.numbering import number_strings
 from surf2vec.tasks.root.memory import spare_bytes
 from surf2vec.trainer.errors import DamageError
-from surf2vec.trainer.events import OnEvent
+from surf2vec.trainer.events import OnEvent, log_progress
 from surf2vec.trainer.system.fan_out import FanOut, cut, deliver_files
 
 DUCKDB_SHARE = 40  # per cent of the spare memory
@@ -76,7 +76,7 @@ class CorpusPart:
 
     def report(self, on_event: OnEvent, done: int) -> None:
         """Report the progress of both passes, in events."""
-        on_event("progress", {"step": self.step, "done": done, "total": 2 * self.total_events, "unit": "events"})
+        log_progress(on_event, self.step, done, 2 * self.total_events, "events")
 
 
 def group_file(folder: Path, group: range, kind: str) -> Path:

@@ -31,7 +31,7 @@ from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.root.run import Root, current_generation, forget_releases, list_folders, open_scratch_folder
 from surf2vec.tasks.users.user_set import UserSet, search_file
 from surf2vec.trainer.errors import DamageError, SurfError
-from surf2vec.trainer.events import OnEvent
+from surf2vec.trainer.events import OnEvent, log
 from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.layout import read_rows
 from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest
@@ -139,7 +139,7 @@ def remove_releases(copies: Copies, on_event: OnEvent) -> list[str]:
         remove_folder(folder)
         removed.append(str(folder))
     for place in removed:
-        on_event("log", {"message": f"removed {place}"})
+        log(on_event, f"removed {place}")
     return removed
 
 

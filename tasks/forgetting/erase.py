@@ -30,7 +30,7 @@ from surf2vec.tasks.root.run import Root, current_generation
 from surf2vec.tasks.users.tombstones import FORGOTTEN
 from surf2vec.tasks.users.user_set import UserSet
 from surf2vec.trainer.errors import DamageError
-from surf2vec.trainer.events import OnEvent
+from surf2vec.trainer.events import OnEvent, log_progress
 from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.manifests import STORE_MANIFEST, next_generation, read_manifest, write_manifest
 from surf2vec.trainer.store.tokens import Corpus, Tokens, open_corpus, partition_name
@@ -62,7 +62,7 @@ def erase_events(root: Root, wanted: UserSet, on_event: OnEvent) -> int:
             catalog.write(root)
             remove_leftovers(root, catalog)
             num_unwritten = 0
-        on_event("progress", {"step": "forget", "done": done, "total": len(files), "unit": "files"})
+        log_progress(on_event, "forget", done, len(files), "files")
     return num_erased
 
 

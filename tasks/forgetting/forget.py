@@ -35,7 +35,7 @@ from surf2vec.tasks.upkeep.gc import find_temporaries
 from surf2vec.tasks.users.tombstones import add_tombstones, read_tombstones
 from surf2vec.tasks.users.user_set import UserSet, want_forgotten, want_users
 from surf2vec.trainer.errors import DamageError, InputError
-from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.events import OnEvent, ignore_event, log
 from surf2vec.trainer.store.manifests import read_manifest
 from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.store.writer import remove_unreferenced
@@ -70,7 +70,7 @@ def forget(
     copies = Copies(root, publish, wanted)
     _check_others(copies)
     tune = Root(root.path / "tune")  # `tune` must not read a corpus that is being removed
-    lock = lock_root(tune, FORGET, lambda line: on_event("log", {"message": line}))
+    lock = lock_root(tune, FORGET, lambda line: log(on_event, line))
     with lock if tune.path.exists() else nullcontext():
         write_json(root.forgetting, {"since": datetime.now(UTC).isoformat(timespec="seconds")})
         num_new = add_tombstones(root, user_ids or [])
@@ -163,7 +163,7 @@ def _publish_without(copies: Copies, memory_bytes: int, on_event: OnEvent) -> di
             values["generation"], created_from["window_id"] = erased["generation"], erased["window_id"]
         values["created_from"] = created_from
         erase_from_export(folder, copies.wanted, memory_bytes, values, root.export(release))
-    on_event("log", {"message": f"release {release} is {before['release']} without the users who are forgotten"})
+    log(on_event, f"release {release} is {before['release']} without the users who are forgotten")
     registered = _register(root, copies.publish, before["release"], release, on_event)
     return {"release": release, "model_version": registered.model_version}
 

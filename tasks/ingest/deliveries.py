@@ -24,7 +24,7 @@ from surf2vec.tasks.ingest.user_key import read_user_key
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.root.wording import format_counted
 from surf2vec.trainer.errors import ConfigError, DamageError, InputError
-from surf2vec.trainer.events import OnEvent
+from surf2vec.trainer.events import OnEvent, log
 from surf2vec.trainer.system.files import digest_file, verify_all, verify_once
 from surf2vec.trainer.system.units import size
 
@@ -83,7 +83,7 @@ def find_sources(
     unread = [name for name in stamps if name not in known or known[name][0] != stamps[name]]
     if unread:
         num_bytes = sum(stamps[name][0] for name in unread)
-        on_event("log", {"message": f"reading {format_counted(len(unread), 'new log file')}, {size(num_bytes)}"})
+        log(on_event, f"reading {format_counted(len(unread), 'new log file')}, {size(num_bytes)}")
 
     def digest(name: str) -> str:
         if is_remote(name):

@@ -46,7 +46,7 @@ from surf2vec.tasks.root.wording import format_counted
 from surf2vec.tasks.users.pseudonyms import fingerprint
 from surf2vec.tasks.users.tombstones import FORGOTTEN, read_tombstones
 from surf2vec.trainer.errors import ConfigError, InputError, RejectedError
-from surf2vec.trainer.events import OnEvent
+from surf2vec.trainer.events import OnEvent, log
 from surf2vec.trainer.system.fan_out import HERE, FanOut
 from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, describe_file, make_folder, sync_paths, verify_once
 
@@ -93,7 +93,7 @@ def ingest(
                 catalog.rules = delivery.rules
                 if not (wanted := catalog.partitions or partitions):
                     wanted = choose_partitions(estimate_users(logs))
-                    on_event("log", {"message": f"{wanted} micro-partitions, judging by the size of the logs"})
+                    log(on_event, f"{wanted} micro-partitions, judging by the size of the logs")
                 catalog.partitions = wanted
                 staging = Staging(
                     root, folder, remote.folder, config, catalog.user_key_fingerprint, memory_bytes, threads,
@@ -119,7 +119,7 @@ def _find_logs(
     sources = find_sources(patterns, catalog.stamps, remote, on_event)
     delivery = plan_delivery(root, catalog, sources, remote.config)
     if delivery.changes:
-        on_event("log", {"message": f"all logs are read again: {'; '.join(delivery.changes)}"})
+        log(on_event, f"all logs are read again: {'; '.join(delivery.changes)}")
     logs, empty = [], {}
     for source in delivery.to_ingest:
         try:
@@ -130,14 +130,14 @@ def _find_logs(
                     f"{error}; when it was delivered before, it had lines, which stay as they are"
                 ) from None
             empty[source.sha256] = error
-            on_event("log", {"message": f"{error}; it is left out until it has lines"})
+            log(on_event, f"{error}; it is left out until it has lines")
     if empty:
         sources = [source for source in sources if source.sha256 not in empty]
         if not sources:
             raise InputError(str(next(iter(empty.values()))))
         delivery = plan_delivery(root, catalog, sources, remote.config)
     if warning := describe_table(logs, remote):
-        on_event("log", {"message": warning})
+        log(on_event, warning)
     return delivery, logs
 
 
@@ -175,11 +175,8 @@ def _log_staged(staged: Staged, on_event: OnEvent) -> Staged:
     name += f" and {num_others:,} more like it" if num_others else ""
     left_out = _list_counts(*(entry["left_out"] for entry in staged.entries))
     lines, events = (sum(entry[number] for entry in staged.entries) for number in ("lines", "events"))
-    message = (
-        f"{name}: {entry['format']}, {entry['fields']}, time: {entry['time']}; {lines:,} lines, {events:,} events"
-        + (f"; left out: {left_out}" if left_out else "")
-    )
-    on_event("log", {"message": message})
+    taken = f"{entry['format']}, {entry['fields']}, time: {entry['time']}; {lines:,} lines, {events:,} events"
+    log(on_event, f"{name}: {taken}{f'; left out: {left_out}' if left_out else ''}")
     return staged
 
 
@@ -217,7 +214,7 @@ def _check_staged(root: Root, staged: list[Staged], config: IngestConfig, on_eve
         times += "; a log in another encoding is converted with, for instance, iconv -f WINDOWS-1252 -t UTF-8"
     if num_rejected:
         counts = f"{num_rejected:,} of {num_lines:,} lines rejected ({reasons})"
-        on_event("log", {"message": f"{counts}; once they are taken in, `surf2vec rejects` prints them{times}"})
+        log(on_event, f"{counts}; once they are taken in, `surf2vec rejects` prints them{times}")
     unusable = [(source, entry) for source, entry in sources if not entry["events"] and entry["rejected"]]
     if unusable:
         source, entry = unusable[0]

@@ -20,7 +20,7 @@ from typing import Any
 from surf2vec.tasks.config import ResourcesConfig
 from surf2vec.tasks.root.run import Root, private_files
 from surf2vec.trainer.errors import ConfigError, ResourceError, SurfError
-from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
 from surf2vec.trainer.system.fan_out import HERE, FanOut, Part, Result
 from surf2vec.trainer.system.units import parse_bytes, size
 
@@ -64,13 +64,13 @@ class RayCluster(FanOut):
         import ray
 
         each = f"each with {cpus} CPU and {size(self.memory_bytes)}, on {len(self._nodes)} nodes of Ray"
-        on_event("log", {"message": f"{work.__name__}: {len(parts)} parts, {each}"})
+        log(on_event, f"{work.__name__}: {len(parts)} parts, {each}")
         caller = {"root": self.root.path.resolve(), "code": digest_code()}
         task: Any = ray.remote(num_cpus=cpus, memory=self.memory_bytes, max_retries=TRIES - 1)(do_part)
         futures = [task.remote(work, part, **caller) for part in parts]
         for number, future in enumerate(futures, start=1):
             yield self._wait_for(future)
-            on_event("progress", {"step": work.__name__, "done": number, "total": len(parts), "unit": "parts"})
+            log_progress(on_event, work.__name__, number, len(parts), "parts")
 
     def _connect(self) -> None:
         """Connect to the cluster until the stack closes. Raises ConfigError if it cannot be used."""

@@ -43,7 +43,7 @@ from surf2vec.tasks.training.worker_processes import WorkerProcesses, count_work
 from surf2vec.tasks.upkeep.restore import restore_run_record
 from surf2vec.tasks.users.tombstones import read_tombstones
 from surf2vec.trainer.errors import DamageError, SurfError
-from surf2vec.trainer.events import OnEvent
+from surf2vec.trainer.events import OnEvent, log
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.store.writer import find_pinned
@@ -68,7 +68,7 @@ def open_run(night: NightContext, ingested: records.IngestStep, logs: list[str])
     """Returns the run of these sources, this window and these settings, and begins or continues its record."""
     with night.reporter.step("open-run") as on_event:
         run = _find_or_plan(night, logs, on_event)
-        on_event("log", {"message": announce_run(run.record())})
+        log(on_event, announce_run(run.record()))
         run.step(records.IngestStep, "", lambda: ingested)
     return run
 
@@ -134,7 +134,7 @@ def find_unchanged_base(night: NightContext, run: Run) -> Run | None:
         )
     if not record.steps.unchanged:
         with night.reporter.step("unchanged") as on_event:
-            on_event("log", {"message": f"no changes since release {release}; it stays champion"})
+            log(on_event, f"no changes since release {release}; it stays champion")
     run.step(records.UnchangedStep, run.run_id, lambda: records.UnchangedStep(release=release))
     return base
 
@@ -144,7 +144,7 @@ def train_vectors(night: NightContext, run: Run) -> None:
     with night.reporter.step("train") as on_event:
         device = pick_device(night.config.train, night.config.resources)
         if device.reason:
-            on_event("log", {"message": device.reason})
+            log(on_event, device.reason)
         record = run.record()
         job, num_workers = night.job(record), count_workers(device, night.config.resources)
 
@@ -269,7 +269,7 @@ def register_release(night: NightContext, run: Run) -> None:
         try:
             run.step(records.RegisterStep, digest_verdict(run, publish), make)
         except promotion.ChampionMovedError as error:
-            on_event("log", {"message": str(error)})
+            log(on_event, str(error))
             run.reopen(records.GateStep)
             _judge(night, run, on_event)
             run.step(records.RegisterStep, digest_verdict(run, publish), make)
@@ -296,7 +296,7 @@ def _push_to(night: NightContext, url: str, on_event: OnEvent) -> dict[str, Any]
         with open_store(url) as store, open_pushed(root, uri, registry, on_event) as pushed:
             return push(store, pushed, False, on_event, read_tombstones(root))
     except SurfError as error:
-        on_event("log", {"message": f"the push to {place} failed, the release stays: {error}"})
+        log(on_event, f"the push to {place} failed, the release stays: {error}")
         champion = promotion.find_champion(root, publish) or "none"
         night.reporter.raise_alarm(PUSH_FAILED, champion, store=place, reason=str(error))
         return {"store": place, "error": str(error)}
@@ -336,10 +336,7 @@ def _judge(night: NightContext, run: Run, on_event: OnEvent) -> None:
             **gate_task.judge_release(gate_task.open_case(run, gate, champion, spaces, window, has_served))
         )
         is_first = judged.verdict == "first"
-        on_event(
-            "log",
-            {"message": "there is no champion to compare the release with" if is_first else describe_gate(judged)},
-        )
+        log(on_event, "there is no champion to compare the release with" if is_first else describe_gate(judged))
         return judged
 
     result = run.step(records.GateStep, digest_gate(run, gate), make)

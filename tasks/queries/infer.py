@@ -35,6 +35,7 @@ from surf2vec.tasks.ingest.ingest import ingest
 from surf2vec.tasks.ingest.rejects import FAILED
 from surf2vec.tasks.ingest.sources import read_catalog
 from surf2vec.tasks.ingest.user_key import read_user_key
+from surf2vec.tasks.registry.release_state import find_generation
 from surf2vec.tasks.release.folder import open_folder
 from surf2vec.tasks.release.release_reader import token_of
 from surf2vec.tasks.root.failures import check_out, explain_failures
@@ -42,10 +43,9 @@ from surf2vec.tasks.root.run import Root, note_partial, open_scratch_folder
 from surf2vec.tasks.users.tombstones import FORGOTTEN, copy_tombstones
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, DamageError, InputError, RejectedError, ResourceError
-from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
 from surf2vec.trainer.store.generation import Generation
-from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest
-from surf2vec.trainer.store.tokens import COUNTS, Corpus, Histories, open_corpus, whole_window
+from surf2vec.trainer.store.tokens import COUNTS, Corpus, Histories, open_corpus
 from surf2vec.trainer.system.fan_out import HERE, FanOut, cut
 from surf2vec.trainer.system.files import link_file, replace_file
 from surf2vec.trainer.system.units import size
@@ -181,33 +181,27 @@ def open_release(root: Root, release: str, folder: Path, settings: TrainConfig, 
     """
     exported = open_folder(root.export(release))
     export = exported.manifest
-    number, window_id = export["generation"], export["created_from"]["window_id"]
-    # The generation is pinned, unless the run was killed between registering and pinning: then it is still the current one.
-    paths = (root.store / "pinned" / f"{release}.json", root.store / STORE_MANIFEST)
-    for manifest in (read_manifest(path) for path in paths if path.exists()):
-        if (manifest["generation"], whole_window(manifest["window_id"])) == (number, window_id):
-            break
-    else:
+    if (stored := find_generation(root, export)) is None:
         raise DamageError(
             f"{root.store} has not the generation of release {release}: if a run has just published another, run the same "
             "command again; if not, train again with `surf2vec run`"
         )
-    entries = manifest["users"].values()
+    entries = stored.manifest["users"].values()
     users = {part["file"] for entry in entries for part in (entry, entry.get("delta", entry))}
-    for name in Generation(root.store, manifest).files():
+    for name in stored.files():
         if name not in users:
             _link(root.store / name, folder)
-    corpus = open_corpus(root.corpus(window_id))
+    corpus = open_corpus(root.corpus(export["created_from"]["window_id"]))
     vocabulary, projection = _link(corpus.vocabulary, folder), None
     if "projection" in export:
         projection = _link(exported.path(PROJECTION_FILE), folder)
     np.save(folder / COUNTS, corpus.count_training_tokens(), allow_pickle=False)
-    generation = Generation(folder, manifest)
+    generation = Generation(folder, stored.manifest)
     config = replace(generation.config, threads=settings.threads)
     for field in fields(TrainConfig):
         wanted, used = getattr(settings, field.name), getattr(config, field.name)
         if wanted not in (used, field.default) and field.name != "commit_seconds":
-            on_event("log", {"message": f"train.{field.name} is {used}, as in release {release}, not {wanted}"})
+            log(on_event, f"train.{field.name} is {used}, as in release {release}, not {wanted}")
     quantiles = export.get("activity", {}).get("quantiles", [])
     return FrozenRelease(
         release, generation, config, vocabulary, folder / COUNTS, projection, quantiles, token_of(export)
@@ -270,8 +264,7 @@ def _ingest(
             kept.parent.mkdir(exist_ok=True)
             os.replace(listed if listed.exists() else own.rejects, kept)
     if num_forgotten := ingested["left_out"].get(FORGOTTEN, 0):
-        message = f"{num_forgotten:,} events of users who were forgotten are left out: they get no vector"
-        on_event("log", {"message": message})
+        log(on_event, f"{num_forgotten:,} events of users who were forgotten are left out: they get no vector")
     if not ingested["events"]:
         raise InputError("these logs have no event but those of users who were forgotten: nobody gets a vector")
     if str(query.out.resolve()) in {os.path.realpath(name) for name in read_catalog(own).names}:
@@ -355,7 +348,7 @@ def infer_part(part: InferPart, on_event: OnEvent) -> Path:
             vectors = encode_vectors(np.hstack([project(both, release.projection), scaled]), "float32")["vector"]
             writer.write_table(pa.table([users, vectors], schema=writer.schema), row_group_size=ROW_GROUP_ROWS)
             num_done += len(vectors)
-            on_event("progress", {"step": "infer", "done": num_done, "total": total, "unit": "users"})
+            log_progress(on_event, "infer", num_done, total, "users")
     return part.path
 
 

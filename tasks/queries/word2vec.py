@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, ReleaseFolder, open_folder
 from surf2vec.tasks.release.release_reader import KEYS, compared_columns
 from surf2vec.trainer.errors import ConfigError
-from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.events import OnEvent, ignore_event, log_progress
 from surf2vec.trainer.gensim.word2vec_format import write_word2vec
 
 _BATCH_ROWS = 8192
@@ -60,4 +60,4 @@ def _report_batches(
     for names, vectors in release.read_batches(which, _BATCH_ROWS):
         yield names, vectors[:, compared_columns(release.manifest)]
         done += len(names)
-        on_event("progress", {"step": "word2vec", "done": done, "total": total, "unit": which})
+        log_progress(on_event, "word2vec", done, total, which)

@@ -14,6 +14,7 @@ from typing import Any
 
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.corpus.window import ends_before
+from surf2vec.tasks.registry.release_state import find_generation
 from surf2vec.tasks.registry.releases import move_aliases, read_registry
 from surf2vec.tasks.registry.versions import CHALLENGER, CHAMPION, Registered, Version, alias_of
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
@@ -22,8 +23,7 @@ from surf2vec.tasks.root.records import GateStep
 from surf2vec.tasks.root.run import Root, private_files
 from surf2vec.tasks.root.wording import shown
 from surf2vec.trainer.errors import DamageError, HeldBackError, InputError
-from surf2vec.trainer.events import OnEvent, ignore_event
-from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.events import OnEvent, ignore_event, log
 from surf2vec.trainer.store.writer import (
     lock_store,
     open_pinned,
@@ -131,7 +131,7 @@ def promote(
         move_aliases(registry_uri(root, publish), version, tags, [CHAMPION])
         reason = f", though {objection}: {override}" if objection else f": {given}" if given else ""
         message = f"version {version.number} (release {version.tags['release']}) serves now{reason}"
-        on_event("log", {"message": message})
+        log(on_event, message)
     return _describe(publish, version, before, message, started)
 
 
@@ -173,7 +173,7 @@ def rollback(
         message = (
             f"version {target.number} (release {name_release(target)}) serves again, in place of {champion.number}"
         )
-        on_event("log", {"message": message})
+        log(on_event, message)
     return _describe(publish, target, champion.number, message, started)
 
 
@@ -188,10 +188,8 @@ def pin_release(root: Root, release: str) -> None:
     if (root.store / "pinned" / f"{release}.json").exists():
         return
     manifest = read_json(root.export(release) / EXPORT_MANIFEST)
-    exported = (manifest["generation"], manifest["created_from"]["window_id"])
     with lock_store(root.store):
-        current = open_generation(root.store).manifest
-        if (current["generation"], current["window_id"]) == exported:
+        if find_generation(root, manifest):
             pin_generation(root.store, release)
 
 

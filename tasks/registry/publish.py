@@ -32,7 +32,7 @@ from surf2vec.tasks.root.records import (
 )
 from surf2vec.tasks.root.run import Root, open_scratch_folder
 from surf2vec.tasks.root.wording import flatten
-from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.events import OnEvent, ignore_event, log
 from surf2vec.trainer.system.files import digest_file, read_json, replace_file, sync_folders, verify_all
 from surf2vec.trainer.system.units import parse_bytes
 
@@ -120,7 +120,7 @@ def _copy_release(
         with_state = " with its state" if TAG_SHA256 in tags else ""
         again = f", once more, as the copy of version {version.number} is damaged," if version else ""
         message = f"registering{again} {size_bytes / 1e6:,.1f} MB{with_state} at {mask_credentials(uri)}{by_reference}"
-        on_event("log", {"message": message})
+        log(on_event, message)
         sync_folders(export_dir)  # a state by reference was just written into it
         if version:
             tracking.repair_copy(uri, version, content, scratch)

@@ -27,7 +27,7 @@ from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.users.tombstones import NOBODY, Tombstones
 from surf2vec.tasks.users.user_set import want_forgotten
 from surf2vec.trainer.errors import DamageError, InputError, ResourceError
-from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.events import OnEvent, ignore_event, log
 from surf2vec.trainer.system.files import (
     digest_file,
     link_file,
@@ -122,7 +122,7 @@ def pull(
             check_tables(gathered, manifest)
             shutil.copyfile(path, gathered / EXPORT_MANIFEST)
             if num_forgotten := _count_forgotten(gathered, forgotten):
-                on_event("log", {"message": f"{num_forgotten:,} users who were forgotten since are left out"})
+                log(on_event, f"{num_forgotten:,} users who were forgotten since are left out")
                 values = {"users_forgotten": num_forgotten}
                 erase_from_export(gathered, want_forgotten(forgotten), LEAVE_OUT_BYTES, values, gathered)
             put_in_place(gathered, out, {EXPORT_MANIFEST, *list_files(read_json(gathered / EXPORT_MANIFEST))})
@@ -248,7 +248,7 @@ def hold_folder(out: Path, on_event: OnEvent) -> Iterator[Path]:
     gathered, locked = (out.with_name(f".{out.name}.pull.{kind}") for kind in ("tmp", "lock"))
     try:
         make_folder(out.parent)
-        with lock(locked, on_wait=lambda _: on_event("log", {"message": f"waiting for another pull into {out}"})):
+        with lock(locked, on_wait=lambda _: log(on_event, f"waiting for another pull into {out}")):
             restore_folder(out)
             gathered.mkdir(exist_ok=True)
             try:

@@ -33,7 +33,10 @@ FORMAT_VERSION = 2
 
 
 def find_generation(root: Root, export: dict[str, Any]) -> Generation | None:
-    """Return the generation that an export was made of: the pinned one, or the current one if no pin was set; None if gone."""
+    """Return the generation that an export was made of; None if it is gone.
+
+    It is pinned, unless the run was killed between registering and pinning: then it is still the current one.
+    """
     exported = (export["generation"], export["created_from"]["window_id"])
     for path in (root.store / "pinned" / f"{export['release']}.json", root.store / STORE_MANIFEST):
         if path.exists():

@@ -28,7 +28,7 @@ from surf2vec.tasks.root.run import Root, open_scratch_folder
 from surf2vec.tasks.stores.places import Side, Store, empty_digests
 from surf2vec.tasks.users.tombstones import NOBODY, Tombstones, read_tombstones
 from surf2vec.trainer.errors import DamageError, InputError
-from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
 from surf2vec.trainer.system.files import digest_file
 
 CHECKED_ROWS = 100
@@ -90,7 +90,7 @@ def open_pushed(root: Root, uri: str, tracking_uri: str, on_event: OnEvent) -> I
         return
     has_root = root.sources.exists()
     with open_scratch_folder(root, "push") if has_root else TemporaryDirectory(prefix="surf2vec-push-") as scratch:
-        on_event("log", {"message": f"{folder} does not have {version.place}: it is pulled from the registry"})
+        log(on_event, f"{folder} does not have {version.place}: it is pulled from the registry")
         folder = Path(scratch) / "pulled"
         pull(version.place, folder, tracking_uri, on_event, read_tombstones(root))
         yield Pushed(open_folder(folder), version)
@@ -122,14 +122,14 @@ def push(
         changed, message = False, f"release {target.release} serves there already: nothing to do"
     else:
         if whole or not holds(sides.get(name), target):
-            on_event("log", {"message": f"writing side {name} of {store.place}"})
+            log(on_event, f"writing side {name} of {store.place}")
             write_side(store, pushed, target, None if is_rewritten else serving, wanted, on_event)
         written = {kind: store.read_digests(target.name, kind) for kind in KEYS}
         checked = check_side(store, target, written, wanted)
         store.swap(replace(target, is_complete=True, serves=True))
         changed, message = True, f"release {target.release} serves there now"
     num_forgotten = remove_forgotten(store, forgotten)
-    on_event("log", {"message": f"{store.place}: {message}"})
+    log(on_event, f"{store.place}: {message}")
     return {
         "store": str(store.place),
         "release": target.release,
@@ -158,7 +158,7 @@ def roll_back(store: Store, on_event: OnEvent = ignore_event) -> dict[str, Any]:
     is_back = former.number > serving.number
     if not is_back:
         store.swap(replace(former, serves=True))
-        on_event("log", {"message": f"{store.place}: release {former.release} serves there"})
+        log(on_event, f"{store.place}: release {former.release} serves there")
     shown = serving if is_back else former
     return {
         "store": str(store.place),
@@ -194,13 +194,13 @@ def write_side(
         for rows in tables:
             yield rows
             done += len(rows)
-            on_event("progress", {"step": f"push {kind}", "done": done, "total": total, "unit": "rows"})
+            log_progress(on_event, f"push {kind}", done, total, "rows")
 
     store.begin(target, since)
     for kind, key in KEYS.items():
         found = compare(store.read_digests(target.name, kind), wanted[kind], key)
         written = pl.concat([found["new"], found["changed"]])
-        on_event("log", {"message": f"{kind}: {len(written):,} rows to write, {len(found['gone']):,} to remove"})
+        log(on_event, f"{kind}: {len(written):,} rows to write, {len(found['gone']):,} to remove")
         rows = report(pushed.read_some(kind, written), kind, len(written))
         share = len(written) / max(1, len(wanted[kind]))
         store.change(target.name, kind, [*found["changed"], *found["gone"]], rows, share)

@@ -23,7 +23,7 @@ from surf2vec.tasks.training.choice import has_popularity
 from surf2vec.tasks.training.space import begin_new_items, find_space_rotations
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import DamageError
-from surf2vec.trainer.events import OnEvent
+from surf2vec.trainer.events import OnEvent, log
 from surf2vec.trainer.model.rows import Rows
 from surf2vec.trainer.store.align import align_generation
 from surf2vec.trainer.store.generation import open_generation
@@ -208,7 +208,7 @@ def settle(root: Root, job: Job, record: RunRecord, on_event: OnEvent) -> Settle
         rotation = next(iter(rotations.values()))
         figures = {"cosine": round(rotation.cosine, 4), "num_items": rotation.num_items}
         text = f"items are also in release {space.record.release}, mean cosine"
-        on_event("log", {"message": f"{figures['num_items']:,} {text} {figures['cosine']:.3f}"})
+        log(on_event, f"{figures['num_items']:,} {text} {figures['cosine']:.3f}")
         if rotation.cosine < MIN_ALIGNMENT:
             return own_space.model_copy(update=figures)
         generation = align_generation(job.store_dir, rotations, {"alignment": figures}, on_event)

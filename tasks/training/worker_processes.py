@@ -19,7 +19,7 @@ from typing import Any
 from surf2vec.tasks.config import ResourcesConfig
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, ResourceError, SurfError
-from surf2vec.trainer.events import OnEvent
+from surf2vec.trainer.events import OnEvent, log
 from surf2vec.trainer.system.memory import private_bytes
 from surf2vec.trainer.system.units import parse_bytes, size
 from surf2vec.trainer.training.job import Job, write_job
@@ -187,7 +187,7 @@ def follow(agent: "subprocess.Popen[bytes]", reader: EventReader, on_event: OnEv
             elif name == ERROR:
                 reported.errors.append(error_of(values))
                 if values["code"] == WorkerLostError.code:
-                    on_event("log", {"message": values["message"]})
+                    log(on_event, values["message"])
             else:
                 on_event(name, values)
         if has_ended:

@@ -36,7 +36,7 @@ from surf2vec.tasks.root.run import (
     remove_scratch_folder,
 )
 from surf2vec.trainer.errors import InputError
-from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.events import OnEvent, ignore_event, log
 from surf2vec.trainer.store.tokens import whole_window
 from surf2vec.trainer.store.writer import open_pinned, remove_unreferenced, unpin_generations
 from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, digest_file, is_locked, read_json, remove_folder
@@ -136,7 +136,7 @@ def collect_garbage(
                 run_ids.add(record.run_id)
         forget_releases(root, run_ids)
         for waste in wastes:
-            on_event("log", {"message": f"removing {waste.what}: {waste.place}"})
+            log(on_event, f"removing {waste.what}: {waste.place}")
             waste.remove()
     return {
         "dry_run": dry_run,

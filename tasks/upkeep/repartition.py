@@ -18,7 +18,7 @@ from surf2vec.tasks.ingest.ingest import choose_partitions, remove_leftovers
 from surf2vec.tasks.ingest.sources import Catalog, events_files, read_catalog
 from surf2vec.tasks.root.failures import explain_failures
 from surf2vec.tasks.root.run import Root, open_scratch_folder, refuse_training
-from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.events import OnEvent, ignore_event, log
 from surf2vec.trainer.system.files import describe_file, sync_path, verify_all, verify_once
 
 
@@ -46,17 +46,14 @@ def repartition(
             result |= {"partitions": partitions, "changed": is_needed, "bytes_written": 0}
             if is_needed:
                 refuse_training(root, "repartition")
-                message = (
-                    f"{len(catalog.files):,} events files go to {partitions:,} micro-partitions; the next night is full"
-                )
-                on_event("log", {"message": message})
+                moved = f"{len(catalog.files):,} events files go to {partitions:,} micro-partitions"
+                log(on_event, f"{moved}; the next night is full")
                 _move_events(root, catalog, partitions, memory_bytes, folder, threads)
                 result["bytes_written"] = sum(about["bytes"] for about in catalog.files.values())
                 catalog.partitions = partitions
                 catalog.write(root)  # the commit point
             else:
-                message = f"{root.path} has {partitions:,} micro-partitions already: nothing to do"
-                on_event("log", {"message": message})
+                log(on_event, f"{root.path} has {partitions:,} micro-partitions already: nothing to do")
     finally:
         remove_leftovers(root, read_catalog(root))
     return result | {"seconds": round(time.monotonic() - started, 3)}

@@ -28,7 +28,7 @@ from surf2vec.tasks.root.records import ReportStep, parse_run_record
 from surf2vec.tasks.root.run import Root, Run, open_scratch_folder
 from surf2vec.tasks.users.tombstones import FILE, KEY_FILE
 from surf2vec.trainer.errors import ConfigError, DamageError, InputError
-from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.events import OnEvent, ignore_event, log
 from surf2vec.trainer.store.generation import has_generation
 from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest, write_manifest
 from surf2vec.trainer.store.tokens import partition_name
@@ -66,7 +66,7 @@ def restore(root: Root, uri: str, tracking_uri: str, on_event: OnEvent = ignore_
         Catalog(generation["partitions"], sources["user_key_fingerprint"], sources["rules"]).write(root)
     if not (root.path / FILE).exists():
         message = f"the list of forgotten users is lost: if there were any, bring back {KEY_FILE} and {FILE} before the next logs"
-        on_event("log", {"message": message})
+        log(on_event, message)
     return {
         "release": release,
         "model_version": version.number,
@@ -95,13 +95,13 @@ def restore_run_record(root: Root, publish: PublishConfig, release: str, on_even
         document = mlflow_runs.read_document(uri, publish.experiment, release, "run.json")
         record = parse_run_record(document, f"run.json of run {release} in the registry")
     except DamageError as error:
-        on_event("log", {"message": f"the record of release {release} is gone, and cannot be restored: {error}"})
+        log(on_event, f"the record of release {release} is gone, and cannot be restored: {error}")
         return False
     registered = publish_release(root, publish, record, export_dir, None, on_event)
     record = record.replace(steps=record.steps.replace(registered, ReportStep(report=str(report_path))))
     run.amend(lambda _: record)
     write_report(record, export_dir, report_path)
-    on_event("log", {"message": f"the record of release {release} was gone: restored from {mask_credentials(uri)}"})
+    log(on_event, f"the record of release {release} was gone: restored from {mask_credentials(uri)}")
     return True
 
 

@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.users.pseudonyms import fingerprint, keyed_digest
 from surf2vec.trainer.errors import DamageError
-from surf2vec.trainer.system.files import replace_file
+from surf2vec.trainer.system.files import replace_file, write_secret
 
 FORGOTTEN = "forgotten"
 """The reason under which ingest counts the left-out events of forgotten users."""
@@ -77,7 +76,7 @@ def add_tombstones(root: Root, user_ids: list[str]) -> int:
     known = read_tombstones(root)
     if not known.key:
         known = Tombstones(os.urandom(KEY_BYTES))
-        _write_secret(root.path / KEY_FILE, known.key)
+        write_secret(root.path / KEY_FILE, known.key)
     today = datetime.now(UTC).date()
     digests = (keyed_digest(user_id, known.key) for user_id in user_ids)
     new = {digest: today for digest in digests if digest not in known.days}
@@ -95,13 +94,4 @@ def copy_tombstones(root: Root, other: Root) -> None:
     """Copy the forgotten users to another root: a temporary one of a call on the same machine."""
     for name in (KEY_FILE, FILE):
         if (root.path / name).exists():
-            _write_secret(other.path / name, (root.path / name).read_bytes())
-
-
-def _write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, from its creation on."""
-    with (
-        replace_file(path) as temporary,
-        open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,
-    ):
-        file.write(content)
+            write_secret(other.path / name, (root.path / name).read_bytes())

@@ -149,9 +149,8 @@ def raise_if_unwritten(folder: Path, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        stat = os.statvfs(folder)
         raise ResourceError(
-            f"could not write {what} to {folder} ({error}; {stat.f_bavail * stat.f_frsize:,} bytes are free): "
+            f"could not write {what} to {folder} ({error}; {shutil.disk_usage(folder).free:,} bytes are free): "
             "free space or permit writing, then run the same command again; what was committed is whole"
         ) from error
 
@@ -201,6 +200,13 @@ def link_file(path: Path, second: Path) -> None:
     except OSError:
         shutil.copyfile(path, second)
         sync_path(second)
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can read, from the first byte on."""
+    with replace_file(path) as temporary:
+        temporary.touch(mode=0o600)
+        temporary.write_bytes(content)
 
 
 def write_manifest_json(path: Path, value: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ If the item table was trained in blocks, one block is in memory at a time. Users
 training. The price: the table is read about once an epoch for each group of users.
 """
 
-import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -237,8 +237,7 @@ def _next_writer(generation: Generation) -> Writer:
 def _check_room(job: Job, corpus: Corpus, generation: Generation, frozen: FrozenItems) -> None:
     """Raise ResourceError when memory lacks room for an item block and a micro-partition, or the disk for a copy of the users."""
     needed_bytes = sum(entry["bytes"] for entry in generation.manifest["users"].values())
-    stat = os.statvfs(job.store_dir)
-    free_bytes = stat.f_bavail * stat.f_frsize
+    free_bytes = shutil.disk_usage(job.store_dir).free
     if needed_bytes > free_bytes:
         raise ResourceError(
             f"fitting the held-out users again needs up to {size(needed_bytes)} of disk and {size(free_bytes)} are free in "

@@ -11,7 +11,7 @@ from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.events import OnEvent, ignore_event, log
 from surf2vec.trainer.store.generation import Generation, has_generation, open_generation
 from surf2vec.trainer.store.tokens import Corpus
-from surf2vec.trainer.system.files import digest_json, read_json, replace_file
+from surf2vec.trainer.system.files import digest_json, read_json, write_secret
 
 if TYPE_CHECKING:  # Arrow takes half a second to import, which every command would wait for
     from surf2vec.trainer.gensim.warm_start import WarmStart
@@ -121,9 +121,7 @@ def write_job(job: Job, path: Path) -> None:
         "start": job.start,
         "schedule": dataclasses.asdict(job.schedule) if job.schedule else None,
     }
-    with replace_file(path) as temporary:
-        temporary.touch(mode=0o600)
-        temporary.write_text(json.dumps(values, indent=1), encoding="utf-8")
+    write_secret(path, json.dumps(values, indent=1).encode())
 
 
 def read_job(path: Path, kernel: str, host_memory_bytes: int, device_memory_bytes: int | None) -> Job:

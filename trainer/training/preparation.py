@@ -1,6 +1,7 @@
 """Prepares a training: its state in the store, the compiled kernel, the plan."""
 
 import os
+import shutil
 import threading
 import time
 from dataclasses import asdict, dataclass
@@ -178,9 +179,8 @@ def divide_work(
 
 def find_budget(kernel: Kernel, memory_bytes: tuple[int, int | None], folder: Path) -> Budget:
     """Return the budget, of host and GPU, on this machine. Limits torch's memory on a GPU to it."""
-    stat = os.statvfs(folder)
     taken_bytes = context_bytes(kernel.free_bytes)
-    budget = Budget(memory_bytes[0], private_bytes(), stat.f_bavail * stat.f_frsize, memory_bytes[1], taken_bytes)
+    budget = Budget(memory_bytes[0], private_bytes(), shutil.disk_usage(folder).free, memory_bytes[1], taken_bytes)
     if budget.device_bytes:
         limit_device_memory(budget.device_bytes, budget.context_bytes)
     return budget
