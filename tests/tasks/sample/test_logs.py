@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from surf2vec.tasks.sample import logs as sample_logs
@@ -184,18 +184,6 @@ def test_interests_are_one_to_three_distinct_topics_and_computed_from_ids(number
     np.testing.assert_array_equal(
         interests_of_keys(np.array([int(one, 16) for one in ids], np.uint64), seed), interests
     )
-
-
-@settings(max_examples=25)
-@given(st.integers(1, 300), st.integers(1, 40), st.integers(24, 400), st.integers(0, 2**63 - 1), st.data())
-def test_any_day_of_any_part_is_sound(users: int, days: int, items: int, seed: int, data: st.DataObject) -> None:
-    num_parts = data.draw(st.integers(1, min(users, 5)))
-    part = make_user_range(data.draw(st.integers(0, num_parts - 1)), num_parts, users, days, seed)
-    visits = draw_visits(part, make_world(items), data.draw(st.integers(0, days - 1)))
-    assert visits["second"].is_sorted()
-    assert visits["second"].is_between(0, 86_399).all()
-    assert visits["item"].is_between(0, items - 1).all()
-    assert visits.filter(~pl.col("is_bot"))["key"].is_in(part.keys.tolist()).all()
 
 
 def test_pages_follow_zipf_and_new_users_and_pages_come_every_day() -> None:

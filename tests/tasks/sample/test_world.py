@@ -14,9 +14,7 @@ from surf2vec.tasks.sample.world import (
     AGENTS,
     BOT_AGENT,
     TOPICS,
-    WORDS,
     Format,
-    host_name,
     make_events,
     make_tails,
     make_world,
@@ -40,13 +38,6 @@ from tests.roots.ingest import take_in
 )
 def test_topic_of_url(url: str, topic: str | None) -> None:
     assert topic_of_url(url) == topic
-
-
-def test_words_are_complete_and_hosts_distinct() -> None:
-    for words in WORDS.values():
-        assert {kind: len(part) for kind, part in words.items()} == {"hosts": 4, "sections": 6, "subjects": 12}
-    hosts = [host_name(topic, number) for topic in TOPICS for number in range(40)]
-    assert len(set(hosts)) == len(hosts)
 
 
 @pytest.mark.parametrize("items", [24, 100, 2_000, 50_000])

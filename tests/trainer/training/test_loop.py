@@ -36,6 +36,22 @@ def make_job(corpus_dir: Path, store_dir: Path, **changes: Any) -> Job:
     return Job(corpus_dir, store_dir, dataclasses.replace(CONFIG, **changes), host_memory_bytes=4 * 10**9)
 
 
+def train_until_stopped(job: Job, each: int) -> bool:
+    """Train, stopped after the next micro-partition whose number is a multiple of `each`; answers whether it ended before."""
+    stop = threading.Event()
+
+    def stop_later(name: str, values: dict[str, Any]) -> None:
+        if name == "progress" and values["done"] % each == 0:
+            stop.set()
+
+    try:
+        train(job, stop_later, stop=stop)
+    except StoppedError as stopped:
+        assert "run the same command to resume" in str(stopped)
+        return False
+    return True
+
+
 @pytest.fixture(scope="module")
 def undisturbed(corpus_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     store_dir = tmp_path_factory.mktemp("undisturbed")
@@ -123,18 +139,8 @@ def test_item_blocks_resume_bit_for_bit(
     train(make_job(corpus_dir, tmp_path / "whole", **settings))
     job = make_job(corpus_dir, tmp_path / "stopped", commit_seconds=0, **settings)
     num_stops = 0
-    for _ in range(50):
-        stop = threading.Event()
-
-        def stop_later(name: str, values: dict[str, Any], stop: threading.Event = stop) -> None:
-            if name == "progress" and values["done"] % 7 == 0:
-                stop.set()
-
-        try:
-            train(job, stop_later, stop=stop)
-            break
-        except StoppedError:
-            num_stops += 1
+    while not train_until_stopped(job, 7):
+        num_stops += 1
     assert num_stops > 5
     assert_same_bits(tmp_path / "stopped", tmp_path / "whole")
 
@@ -147,15 +153,7 @@ def test_commits_at_every_micro_partition_change_nothing(corpus_dir: Path, tmp_p
 
 def test_stopped_and_resumed_ends_as_undisturbed(corpus_dir: Path, tmp_path: Path, undisturbed: Path) -> None:
     job = make_job(corpus_dir, tmp_path)
-    for _ in range(3):
-        stop = threading.Event()
-
-        def stop_later(name: str, values: dict[str, Any], stop: threading.Event = stop) -> None:
-            if name == "progress" and values["done"] % 9 == 0:
-                stop.set()
-
-        with pytest.raises(StoppedError, match="run the same command to resume"):
-            train(job, stop_later, stop=stop)
+    assert not any(train_until_stopped(job, 9) for _ in range(3))
     result = train(job)
     assert (len(result["curve"]), result["num_processes"]) == (4 * 8, 4)
     assert_same_bits(tmp_path, undisturbed)
@@ -180,18 +178,8 @@ def test_other_trainings_resume_bit_for_bit_and_in_chunks(
     train(make_job(corpus_dir, whole, **settings))
     monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(3))
     job = make_job(corpus_dir, stopped, commit_seconds=0, **settings)
-    for _ in range(50):
-        stop = threading.Event()
-
-        def stop_later(name: str, values: dict[str, Any], stop: threading.Event = stop) -> None:
-            if name == "progress" and values["done"] % 9 == 0:
-                stop.set()
-
-        try:
-            train(job, stop_later, stop=stop)
-            break
-        except StoppedError:
-            continue
+    while not train_until_stopped(job, 9):
+        pass
     assert_same_bits(stopped, whole)
     one, other = (open_generation(folder).manifest["best"] for folder in (stopped, whole))
     assert bool(one) == ("patience" in settings)
@@ -210,14 +198,7 @@ def test_early_stopping_ends_with_the_best_epoch(corpus_dir: Path, tmp_path: Pat
     assert np.mean(at_best) < np.mean(after)
     short = tmp_path / "short"
     schedule = {"epochs": 40, "alpha": 1.0, "l2": 0.0, "item_l2": 0.0}
-    stop = threading.Event()
-
-    def stop_at_best(name: str, values: dict[str, Any]) -> None:
-        if name == "progress" and values["done"] == best["epoch"] * 8:
-            stop.set()
-
-    with pytest.raises(StoppedError):
-        train(make_job(corpus_dir, short, **schedule), stop_at_best, stop=stop)
+    assert not train_until_stopped(make_job(corpus_dir, short, **schedule), best["epoch"] * 8)
     assert_same_bits(tmp_path, short)
     assert not (tmp_path / "pinned" / "best.json").exists()
     assert train(job)["generation"] == result["generation"]
