@@ -9,32 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.exits import run_dying
 from tests.roots.ingest import check_events, read_events, snapshot, take_in, write_log
-
-# Dies, without a word, before the nth call of the functions by which a commit changes the root.
-DYING = """
-import os, sys
-from pathlib import Path
-from tests.roots.ingest import take_in
-import surf2vec.trainer.system.files
-
-def count_down(module, name):
-    real = getattr(module, name)
-    def dying(*arguments, **named):
-        global left
-        left -= 1
-        if left == 0:
-            os._exit(9)
-        return real(*arguments, **named)
-    setattr(module, name, dying)
-
-left = int(sys.argv[3])
-real_replace = os.replace
-count_down(os, "replace")
-count_down(surf2vec.trainer.system.files, "sync_path")
-count_down(Path, "unlink")
-take_in(Path(sys.argv[1]), sys.argv[2], max_reject_ratio=1)
-"""
 
 
 @pytest.fixture
@@ -50,9 +26,8 @@ def deliver_again(logs: Path) -> None:
     write_log(logs / "b.csv", "u,/b,2020-07-01")
 
 
-def run_dying(root: Path, logs: Path, calls: int) -> int:
-    command = [sys.executable, "-c", DYING, str(root), f"{logs}/*.csv", str(calls)]
-    return subprocess.run(command, capture_output=True, check=False, cwd=Path(__file__).parents[3]).returncode
+def take_in_again(root: Path, logs: Path) -> None:
+    take_in(root, f"{logs}/*.csv", max_reject_ratio=1)
 
 
 @pytest.mark.slow
@@ -66,11 +41,11 @@ def test_a_commit_that_dies_at_any_step(tmp_path: Path, logs: Path) -> None:
         take_in(root, f"{logs}/*.csv")
         before = snapshot(root)["sources.json"]
         deliver_again(logs)
-        code = run_dying(root, logs, calls)
+        code = run_dying(take_in_again, root, logs, step=calls, syncs=True)
         urls = {url for _, url, _, _ in read_events(root)}
         assert urls in ({"/old"}, {"/new", "/b"})
         assert (urls == {"/old"}) == (snapshot(root)["sources.json"] == before)
-        take_in(root, f"{logs}/*.csv", max_reject_ratio=1)  # checks that nothing is left over
+        take_in_again(root, logs)  # checks that nothing is left over
         assert {url for _, url, _, _ in read_events(root)} == {"/new", "/b"}
         if code == 0:
             break
