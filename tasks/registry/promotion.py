@@ -14,7 +14,6 @@ from typing import Any
 
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.corpus.window import ends_before
-from surf2vec.tasks.registry.release_state import find_generation
 from surf2vec.tasks.registry.releases import move_aliases, read_registry
 from surf2vec.tasks.registry.versions import CHALLENGER, CHAMPION, Registered, Version, alias_of
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
@@ -24,6 +23,7 @@ from surf2vec.tasks.root.run import Root, private_files
 from surf2vec.tasks.root.wording import shown
 from surf2vec.trainer.errors import DamageError, HeldBackError, InputError
 from surf2vec.trainer.events import OnEvent, ignore_event, log
+from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.writer import (
     lock_store,
     open_pinned,
@@ -188,8 +188,10 @@ def pin_release(root: Root, release: str) -> None:
     if (root.store / "pinned" / f"{release}.json").exists():
         return
     manifest = read_json(root.export(release) / EXPORT_MANIFEST)
+    exported = (manifest["generation"], manifest["created_from"]["window_id"])
     with lock_store(root.store):
-        if find_generation(root, manifest):
+        current = open_generation(root.store).manifest
+        if (current["generation"], current["window_id"]) == exported:
             pin_generation(root.store, release)
 
 
