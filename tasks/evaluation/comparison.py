@@ -32,12 +32,10 @@ from surf2vec.tasks.evaluation.evaluate import (
     check_memory,
     evaluate,
     fit,
-    hits,
-    measure_gain,
     rank_all,
     rank_held_out,
-    reciprocals,
 )
+from surf2vec.tasks.evaluation.measures import hits, measure_gain, reciprocals
 from surf2vec.tasks.evaluation.scores import Scores, score_of
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.events import OnEvent, ignore_event

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from surf2vec.tasks.evaluation.measures import TOP, hits, reciprocals
 from surf2vec.tasks.evaluation.scores import BATCH_SCORES, MIN_BATCH_USERS, Piece, Scores, score_of
 from surf2vec.tasks.export.reduction import PROJECTION_FILE, project, read_projection
 from surf2vec.tasks.export.vector_files import encode_vectors
@@ -32,7 +33,6 @@ from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
 from surf2vec.trainer.training.vectors import BothParts, join_parts
 
-TOP = 20
 LEAST_GAIN = 2.0  # the gain for which a setting is chosen, in standard errors
 GROUP_ITEMS = 256  # the best of that many groups of items tell which scores may be among the TOP
 GROUP_BYTES = 64_000_000  # users' vectors that are ranked in one pass over the items
@@ -200,16 +200,6 @@ def _popular_unseen(question: Question, counts: NDArray[np.int64]) -> NDArray[np
     return top
 
 
-def hits(ranks: NDArray[np.floating], top: int) -> NDArray[np.float64]:
-    """Return 1 where the rank is at most `top`, else 0, float64[m]."""
-    return (ranks <= top).astype(np.float64)
-
-
-def reciprocals(ranks: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return 1 / rank where the rank is at most TOP, else 0. MRR is the mean of these."""
-    return np.where(ranks <= TOP, 1 / ranks.astype(np.float64), 0.0)
-
-
 def measure(answer: Answer, num_items: int) -> dict[str, float]:
     """Return hit@10, hit@20, MRR@20, NDCG@20 (one relevant item per user) and the share of items that were recommended."""
     ranks = answer.ranks
@@ -311,12 +301,6 @@ def rank_trained(
         return rank_choosing(sample, open_generation(store_dir)), trained
     finally:
         shutil.rmtree(store_dir, ignore_errors=True)
-
-
-def measure_gain(differences: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the mean of the differences of the same users, float64[m], and its standard error; 0 for one user."""
-    error = float(differences.std(ddof=1)) / len(differences) ** 0.5 if len(differences) > 1 else 0.0
-    return float(differences.mean()), error
 
 
 def check_memory(corpus: Corpus, scores: Scores, vector_bytes: int, memory_bytes: int) -> None:

@@ -18,7 +18,7 @@ from surf2vec.tasks.config import GateConfig
 from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST
 from surf2vec.tasks.corpus.window import Window
 from surf2vec.tasks.evaluation.comparison import find_users, match_items, match_unchanged
-from surf2vec.tasks.evaluation.evaluate import TOP, hits, reciprocals
+from surf2vec.tasks.evaluation.measures import TOP, hits, reciprocals
 from surf2vec.tasks.export.vector_files import interests_of, read_vectors
 from surf2vec.tasks.gate.rules import Judgement, Rule, compare, make_table
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, ReleaseFolder, open_folder

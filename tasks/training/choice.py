@@ -13,15 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from surf2vec.tasks.evaluation.evaluate import (
-    LEAST_GAIN,
-    TOP,
-    Question,
-    Ranking,
-    join_sides,
-    measure_gain,
-    questions,
-)
+from surf2vec.tasks.evaluation.evaluate import LEAST_GAIN, Question, Ranking, join_sides, questions
+from surf2vec.tasks.evaluation.measures import TOP, measure_gain
 from surf2vec.tasks.evaluation.scores import Scores, score_of
 from surf2vec.tasks.root.records import ChooseStep
 from surf2vec.tasks.root.run import Root

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution, IntDistribution
 
 from surf2vec.tasks.config import PublishConfig
-from surf2vec.tasks.evaluation.evaluate import measure_gain
+from surf2vec.tasks.evaluation.measures import measure_gain
 from surf2vec.tasks.registry import mlflow_runs
 from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.root.failures import check_out

@@ -25,7 +25,8 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
-from surf2vec.tasks.evaluation.evaluate import hits, join_sides, questions, rank_held_out
+from surf2vec.tasks.evaluation.evaluate import join_sides, questions, rank_held_out
+from surf2vec.tasks.evaluation.measures import hits
 from surf2vec.tasks.evaluation.scores import score_of
 from surf2vec.tasks.gate.rules import Rule, compare
 from surf2vec.tasks.root.run import Root

@@ -20,7 +20,8 @@ from surf2vec.tasks.evaluation.comparison import (
     match_items,
     open_side,
 )
-from surf2vec.tasks.evaluation.evaluate import Answer, hits
+from surf2vec.tasks.evaluation.evaluate import Answer
+from surf2vec.tasks.evaluation.measures import hits
 from surf2vec.tasks.gate.rules import Rule
 from surf2vec.tasks.gate.rules import compare as judge
 from surf2vec.tasks.root.run import Root

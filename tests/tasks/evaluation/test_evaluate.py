@@ -9,16 +9,8 @@ from hypothesis import strategies as st
 
 from surf2vec.tasks.evaluation import evaluate as evaluate_module
 from surf2vec.tasks.evaluation import scores as scores_module
-from surf2vec.tasks.evaluation.evaluate import (
-    Answer,
-    Question,
-    evaluate,
-    hits,
-    measure,
-    rank_by_popularity,
-    rank_held_out,
-    reciprocals,
-)
+from surf2vec.tasks.evaluation.evaluate import Answer, Question, evaluate, measure, rank_by_popularity, rank_held_out
+from surf2vec.tasks.evaluation.measures import hits, reciprocals
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.store.generation import open_generation
