@@ -79,37 +79,36 @@ def forget(
         removed = [*remove_releases(Copies(root, publish, wanted), on_event), *_remove_rest(root, wanted)]
         sync_folders(root.path)  # removals survive a power loss: only then the proof holds
         places, others = search_everywhere(Copies(root, publish, wanted))
-        found = sum(place["found"] for place in places)
-        if found:
-            left = ", ".join(f"{place['found']:,} in {place['place']}" for place in places if place["found"])
+        if left := ", ".join(f"{place['found']:,} in {place['place']}" for place in places if place["found"]):
             raise DamageError(f"users who were to be forgotten are still there: {left}; run the same command again")
         root.forgetting.unlink()
         sync_path(root.path)
-    remains = [*REMAINS]
-    remains += [f"{one['place']} is not ours and could not be searched" for one in others if not one["is_here"]]
-    remains += [
-        f"{mask_credentials(url)} has them until the next push, and what it keeps of older states until it removes that"
-        for url in publish.stores
-    ]
     if missing := [one for one in user_ids or [] if one not in wanted.seen and known.day_of(one) is None]:
         on_missing(missing)
-    earlier = list_earlier(root, publish)
-    remains += [f"{uri}, where this root published before, was not searched" for uri in earlier]
     num_users = len(read_tombstones(root).days) if user_ids is None else len(user_ids)
-    return {
-        "users": num_users,
-        "users_new": num_new,
-        "users_found": num_users - len(missing),
+    counts = {"users": num_users, "users_new": num_new, "users_found": num_users - len(missing)}
+    return counts | {
         "users_not_found": len(missing),
         "events": num_events,
         **published,
         "removed": removed,
         "places": places,
-        "found": found,
+        "found": 0,  # else the proof has failed
         "elsewhere": [place for place in others if place["found"]],
-        "remains": remains,
+        "remains": _list_remains(root, publish, others),
         "seconds": round(time.monotonic() - started, 3),
     }
+
+
+def _list_remains(root: Root, publish: PublishConfig, others: list[dict[str, Any]]) -> list[str]:
+    """Return what still has something of the users, or could not be searched."""
+    stores = [
+        f"{mask_credentials(url)} has them until the next push, and what it keeps of older states until it removes that"
+        for url in publish.stores
+    ]
+    unsearched = [f"{one['place']} is not ours and could not be searched" for one in others if not one["is_here"]]
+    earlier = [f"{uri}, where this root published before, was not searched" for uri in list_earlier(root, publish)]
+    return [*REMAINS, *unsearched, *stores, *earlier]
 
 
 def describe_elsewhere(elsewhere: list[dict[str, Any]]) -> str | None:
