@@ -146,7 +146,6 @@ def tune(
     logs: Annotated[Logs, Option("--logs", help="Glob of log files; repeatable. Omit to use the newest corpus.")] = (),
     root: RootPath = ROOT,
     trials: Annotated[int, Option(min=1, help="Trials in all, those of earlier calls included.")] = 30,
-    sample: Annotated[float, Option(help="Share of the users to search on, above 0, at most 1.")] = 0.1,
     out: Annotated[str | Path | None, Option(help="TOML file to write; by default ROOT/tuned.toml.")] = None,
     max_vector_size: Annotated[
         int | None, Option(max=4096, help="Search train.vector_size, too, up to this; by default it stays.")
@@ -158,12 +157,12 @@ def tune(
     on_event: OnEvent = print_event,
     **settings: Any,
 ) -> Result:
-    """Search the settings that matter on a sample, and write the best as a configuration. Run the same command to resume."""
+    """Search the settings that matter, and write the best as a configuration. Run the same command to resume."""
     from surf2vec.tasks.tuning.study import Search
 
     config = configure(config, settings, root)
     search = Search(
-        trials, sample, Path(out) if out else Path(root) / "tuned.toml", config.train, config.publish, config.host_bytes, program,
+        trials, Path(out) if out else Path(root) / "tuned.toml", config.train, config.publish, config.host_bytes, program,
         max_vector_size, seconds,
     )  # fmt: skip
     return search_settings(root, list_globs(logs), search, config, on_event)
@@ -172,7 +171,7 @@ def tune(
 def search_settings(
     root: str | Path, logs: list[str], search: "Search", config: "PipelineConfig", on_event: OnEvent
 ) -> Result:
-    """Search settings on a sample of the corpus that a night would make of `logs`, or without logs on the newest corpus.
+    """Search settings on the corpus that a night would make of `logs`, or without logs on the newest corpus.
 
     An existing corpus is not made again.
     """

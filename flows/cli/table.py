@@ -62,7 +62,7 @@ add_command(backfill, "surf2vec backfill --since 2026-01-01 --until 2026-01-31 -
 add_command(commands.nights, "surf2vec nights --root my-root", show.show_nights)
 add_command(commands.settings, "surf2vec settings train", show.show_settings)
 add_command(commands.plan, "surf2vec plan --users 20000000 --items 1000000 --tokens 500000000", short=(*MEMORY, "dim"))
-add_command(tune, "surf2vec tune --trials 30 --sample 0.1 --root my-root", short=(*HOST, "layout"))
+add_command(tune, "surf2vec tune --trials 30 --root my-root", short=(*HOST, "layout"))
 add_command(operations.promote, "surf2vec promote 7 --override 'a holiday' --root my-root")
 add_command(operations.rollback, "surf2vec rollback --root my-root")
 add_command(operations.pull, "surf2vec pull models:/surf2vec-users@champion --out vectors")

@@ -35,7 +35,7 @@ from surf2vec.trainer.errors import ConfigError, ResourceError
 from surf2vec.trainer.system.files import digest_json, read_json, replace_file, write_manifest_json
 from surf2vec.trainer.training.job import RESULT_NEUTRAL
 
-_FORMAT_VERSION = 3
+_FORMAT_VERSION = 4
 Setting = int | float
 Bounds = FloatDistribution | IntDistribution
 Space = dict[str, Bounds]
@@ -52,13 +52,12 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 @dataclass(frozen=True)
 class Search:
-    """The request of `surf2vec tune`. `sample`: share of the users. No trial begins after `seconds`.
+    """The request of `surf2vec tune`. No trial begins after `seconds`.
 
-    Raises ConfigError for an invalid sample or file, ResourceError if the file's folder cannot be written to.
+    Raises ConfigError for an invalid file, ResourceError if the file's folder cannot be written to.
     """
 
     trials: int
-    sample: float
     out: Path
     train: TrainConfig
     publish: PublishConfig
@@ -68,29 +67,27 @@ class Search:
     seconds: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.sample <= 1:
-            raise ConfigError(f"--sample is {self.sample:g}, but it has to be above 0 and at most 1")
         check_out(self.out, "TOML", "tuned.toml")
 
 
 class Study:
-    """One search, identified by its corpus, sample, settings and bounds, but not by the number of trials.
+    """One search, identified by its corpus, settings and bounds, but not by the number of trials.
 
     trials: the ended ones: settings, config, metrics, gain, failure or None, ended_at_ms, and once logged mlflow_run_id.
     """
 
-    def __init__(self, root: Root, search: Search, manifest: dict[str, Any], space: Space) -> None:
-        """`manifest`: that of the sample, with `one_in`, the users of the full corpus for each one in it."""
+    def __init__(self, root: Root, search: Search, manifest: dict[str, Any], window_id: str, space: Space) -> None:
+        """manifest: of the corpus that the trials train, made of the corpus of window_id."""
         self.root, self.search, self.space = root, search, space
         base = {name: value for name, value in dataclasses.asdict(search.train).items() if name not in RESULT_NEUTRAL}
         bounds = {name: [one.low, one.high] for name, one in space.items()}
         identity: Trial = {"format_version": _FORMAT_VERSION, "base": base, "bounds": bounds}
-        identity |= {name: manifest[name] for name in ("window_id", "one_in")}
+        identity |= {"window_id": window_id}
         self.name = f"tune-{digest_json(identity)[:12]}"
         self.path = root.path / "tune" / f"{self.name}.json"
         self.record: dict[str, Any] = read_json(self.path) if self.path.exists() else identity | {"trials": []}
         self.trials: list[Trial] = self.record["trials"]
-        self.sample = {name: manifest[name] for name in ("num_users", "num_tokens", "num_held_out", "one_in")}
+        self.corpus = {name: manifest[name] for name in ("num_users", "num_tokens", "num_held_out")}
         self.uri = registry_uri(root, search.publish)
 
     @property
@@ -114,7 +111,7 @@ class Study:
     @cached_property
     def mlflow_run_id(self) -> str:
         """The MLflow run of the search; opened at the first use."""
-        return self._open_run("", {"window_id": self.record["window_id"]}, self.record["base"], self.sample)
+        return self._open_run("", {"window_id": self.record["window_id"]}, self.record["base"], self.corpus)
 
     def log_trials(self) -> None:
         """Log the trials that are not in MLflow yet, below the search's run."""
@@ -163,12 +160,11 @@ def write_config(study: Study, result: dict[str, Any]) -> None:
 
     Raises ResourceError if the file cannot be written.
     """
-    out, sample, best = study.search.out, result["sample"], result["metrics"]["best"]
+    out, corpus, best = study.search.out, result["corpus"], result["metrics"]["best"]
     lines = [
         f"Made on {datetime.now(UTC):%Y-%m-%d} by: {mask_credentials(study.search.command)}",
         f"best, trial {result['best_trial']} of {result['trials']}: MRR {best['mrr']:.4f}, hit@10 {best['hit_at_10']:.4f}, "
-        f"in {best['seconds']:.1f} s, on one user in {sample['one_in']} of corpus {study.record['window_id']} "
-        f"({sample['num_users']:,} users)",
+        f"in {best['seconds']:.1f} s, on {corpus['num_users']:,} users of corpus {study.record['window_id']}",
         result["verdict"],
         "Use it by `surf2vec run --config THIS-FILE`, or put this table into your own configuration.",
     ]
@@ -190,7 +186,7 @@ def search_space(
     Only settings that have an effect are searched: `window` with context, `negative`, `ns_exponent` and `item_l2` without a
     tree, `discount` with sampled softmax, `recency` if it is set and the log has an order, `sample` between the
     share of the average and of the most frequent item (above, it removes nothing; below, half the log). `vector_size` is
-    searched only up to a given `max_vector_size`: more dimensions need more data than a sample has, which would choose too few.
+    searched only up to a given `max_vector_size`, as memory and disk grow with it.
     """
     space: Space = {
         "alpha": FloatDistribution(0.02, 0.5, log=True),

@@ -1,9 +1,10 @@
-"""`surf2vec tune`: searches the most important training settings on a sample of the users.
+"""`surf2vec tune`: searches the most important training settings.
 
-A trial trains the sample from scratch and ranks the newest new item of each of its users, of what training would see: what
-evaluation holds out takes no part. The best mean reciprocal rank wins, because it depends on
-every rank; hit@10 is too coarse on few users. The first trial is the given configuration, so the winner is never below it
-on the sample. No trial is stopped early by its loss: losses with other negatives or exponents cannot be compared.
+A trial trains all users from scratch and ranks the newest new item of some, of what training would see: what evaluation holds
+out takes no part. A sample of the users would have fewer users per item, and choose another regularisation. The best mean
+reciprocal rank wins, because it depends on every rank; hit@10 is too coarse on few users. The first trial is the given
+configuration, so the winner is never below it. No trial is stopped early by its loss: losses with other negatives or exponents
+cannot be compared.
 """
 
 import dataclasses
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from surf2vec.tasks.corpus.sample import write_user_sample
+from surf2vec.tasks.corpus.tuning_corpus import write_tuning_corpus
 from surf2vec.tasks.evaluation.evaluate import rank_trained
 from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.root.run import Root, lock_root, open_scratch_folder, private_files
@@ -32,7 +33,6 @@ from surf2vec.trainer.errors import InputError, TrainingError
 from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
 
-MIN_USERS = 250
 MAX_ASKED = 20_000
 MIN_TRIALS_FOR_IMPORTANCES = 10
 NUM_SHOWN = 5
@@ -46,7 +46,6 @@ def tune(root: Root, window_id: str, search: Search, on_event: OnEvent = ignore_
     """
     started = time.monotonic()
     corpus = open_corpus(root.corpus(window_id))
-    one_in = choose_share(corpus.num_users, search.sample, on_event)
     lock = Root(root.path / "tune")
     with private_files(root):
         lock.path.mkdir(exist_ok=True)
@@ -54,17 +53,17 @@ def tune(root: Root, window_id: str, search: Search, on_event: OnEvent = ignore_
         lock_root(lock, "tune", lambda line: on_event("log", {"message": line})),
         open_scratch_folder(root, "tune") as folder,
     ):
-        sample = write_user_sample(corpus, one_in, MAX_ASKED, folder / "corpus")
-        if not sample.manifest["num_choosing"]:
+        asked = write_tuning_corpus(corpus, MAX_ASKED, folder / "corpus")
+        if not asked.manifest["num_choosing"]:
             raise InputError(
                 f"no user of corpus {window_id} has a second page, so trials cannot be compared: give more logs"
             )
-        counts = sample.count_training_tokens()
-        space = search_space(search.train, counts, sample.has_order, search.max_vector_size)
-        study = Study(root, search, sample.manifest | {"one_in": one_in}, space)
-        trials, about = study.trials, study.sample
+        counts = asked.count_training_tokens()
+        space = search_space(search.train, counts, asked.has_order, search.max_vector_size)
+        study = Study(root, search, asked.manifest, window_id, space)
+        trials, about = study.trials, study.corpus
         message = (
-            f"searching {', '.join(space)} on one user in {one_in}: {about['num_users']:,} users, "
+            f"searching {', '.join(space)} on {about['num_users']:,} users, "
             f"{about['num_tokens']:,} tokens, {about['num_held_out']:,} users held out; "
             f"{len(trials)} of {search.trials} trials have ended"
         )
@@ -76,7 +75,7 @@ def tune(root: Root, window_id: str, search: Search, on_event: OnEvent = ignore_
                 break
             given = {name: getattr(search.train, name) for name in space}
             settings = propose(space, trials, search.train.seed) if trials else given
-            study.add(*run_trial(sample, folder / "store", search, settings, on_event))
+            study.add(*run_trial(asked, folder / "store", search, settings, on_event))
             trial, best = trials[-1], study.best_trial
             outcome = trial["failure"] or f"MRR {trial['metrics']['mrr']:.4f} in {trial['metrics']['seconds']:.1f} s"
             best_so_far = f"the best is trial {best}, MRR {trials[best - 1]['metrics']['mrr']:.4f}"
@@ -89,24 +88,15 @@ def tune(root: Root, window_id: str, search: Search, on_event: OnEvent = ignore_
     return result | {"out": str(search.out), "seconds": seconds, "tracking_uri": mask_credentials(study.uri)}
 
 
-def choose_share(num_users: int, sample: float, on_event: OnEvent = ignore_event) -> int:
-    """Returns how many users there are for each one in the sample: 1 / `sample`, or fewer so that it has MIN_USERS."""
-    wanted, most = max(1, round(1 / sample)), max(1, num_users // MIN_USERS)
-    if wanted > most:
-        growth = f"the sample grew from one user in {wanted:,} to one in {most:,}"
-        on_event("log", {"message": f"{growth}: fewer than {MIN_USERS} users hardly distinguish trials"})
-    return min(wanted, most)
-
-
 def run_trial(
-    sample: Corpus, store_dir: Path, search: Search, settings: dict[str, Any], on_event: OnEvent
+    corpus: Corpus, store_dir: Path, search: Search, settings: dict[str, Any], on_event: OnEvent
 ) -> tuple[dict[str, Any], NDArray[np.float64]]:
     """Train with these settings and rank the held-out items. A training that diverges gives them an infinite rank.
 
     Returns the trial for the study, and 1 / rank of each held-out item, float64[m].
     """
     config = apply_settings(search.train, settings)
-    ranks, trained, failure = np.full(sample.manifest["num_choosing"], np.inf), dict[str, Any](), None
+    ranks, trained, failure = np.full(corpus.manifest["num_choosing"], np.inf), dict[str, Any](), None
     started = time.monotonic()
 
     def report(name: str, values: dict[str, Any]) -> None:
@@ -114,7 +104,7 @@ def run_trial(
             on_event(name, values)
 
     try:
-        ranks, trained = rank_trained(sample, store_dir, config, search.memory_bytes, report)
+        ranks, trained = rank_trained(corpus, store_dir, config, search.memory_bytes, report)
     except TrainingError as error:
         failure = str(error)
     metrics = {
@@ -144,12 +134,10 @@ def conclude(study: Study) -> dict[str, Any]:
     verdict = "no trial was better than what was given: its settings are written unchanged"
     if best > 1:
         error = 2 * gain["standard_error"]
-        caveat = "; a run and its report show whether it holds on all users"
+        caveat = "; a run and its report show whether it holds for the users held out"
         if gain["mrr"] <= error:
-            caveat = ": that may be chance, so keep what you have or search on a larger --sample"
-        verdict = (
-            f"on the sample, MRR {gain['mrr']:+.4f} ± {error:.4f} (two standard errors) over what was given{caveat}"
-        )
+            caveat = ": that may be chance, so keep what you have"
+        verdict = f"MRR {gain['mrr']:+.4f} ± {error:.4f} (two standard errors) over what was given{caveat}"
     ranked = sorted(range(len(trials)), key=lambda i: -trials[i]["metrics"]["mrr"])
     shown = ranked[:NUM_SHOWN] + ([] if 0 in ranked[:NUM_SHOWN] else [0])
     has_many = len(trials) >= MIN_TRIALS_FOR_IMPORTANCES
@@ -160,7 +148,7 @@ def conclude(study: Study) -> dict[str, Any]:
         "best_trial": best,
         "metrics": {"default": trials[0]["metrics"], "best": winner["metrics"]},
         "settings": {name: value for name, value in best_settings.items() if value != defaults[name]},
-        "sample": study.sample,
+        "corpus": study.corpus,
         "gain": gain,
         "verdict": verdict,
         "best_trials": [

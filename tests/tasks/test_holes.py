@@ -11,7 +11,7 @@ import pytest
 
 from surf2vec.tasks.config import EvaluateConfig, ExportConfig, IngestConfig, PublishConfig
 from surf2vec.tasks.corpus.build import build_corpus
-from surf2vec.tasks.corpus.sample import write_user_sample
+from surf2vec.tasks.corpus.tuning_corpus import write_tuning_corpus
 from surf2vec.tasks.corpus.window import Base, CorpusRequest
 from surf2vec.tasks.evaluation.evaluate import evaluate, measure_loss, rank_choosing
 from surf2vec.tasks.export.export import Export, export_vectors
@@ -163,7 +163,7 @@ def test_gc_keeps_the_corpus_of_the_changed_rows(made: tuple[Root, Corpus, Corpu
 
 def test_a_search_samples_it(made: tuple[Root, Corpus, Corpus], tmp_path: Path) -> None:
     corpus = made[2]
-    sample = write_user_sample(corpus, 1, 1000, tmp_path / "sample")
+    sample = write_tuning_corpus(corpus, 1000, tmp_path / "sample")
     assert 60 < sample.num_users <= corpus.num_users  # without those whose only token is held out
     assert None not in sample.read_ids(0).to_pylist()
     assert train(Job(sample.folder, tmp_path / "store", TRAIN, MEMORY_BYTES))["tokens_per_second"]

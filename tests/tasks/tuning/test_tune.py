@@ -1,4 +1,4 @@
-"""A search: its trials, its sample, what a killed one leaves, its runs in MLflow, and the file that a run takes."""
+"""A search: its trials, what a killed one leaves, its runs in MLflow, and the file that a run takes."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ from surf2vec.tasks.night.config import PipelineConfig, load_config
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.tuning.study import Search
-from surf2vec.tasks.tuning.tune import choose_share, tune
+from surf2vec.tasks.tuning.tune import tune
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, InputError, ResourceError, TrainingError
 from tests.data.corpora import planted_histories, write_corpus
@@ -45,11 +45,9 @@ def root(tmp_path: Path, made: Root) -> Root:
     return Root(tmp_path / "root")
 
 
-def ask(root: Root, trials: int = 3, sample: float = 0.5, train: TrainConfig = TRAIN, **asked: Any) -> Search:
+def ask(root: Root, trials: int = 3, train: TrainConfig = TRAIN, **asked: Any) -> Search:
     settings = {"out": root.path / "tuned.toml", "command": "surf2vec tune"} | asked
-    return Search(
-        trials=trials, sample=sample, train=train, publish=PublishConfig(), memory_bytes=4 * 10**9, **settings
-    )
+    return Search(trials=trials, train=train, publish=PublishConfig(), memory_bytes=4 * 10**9, **settings)
 
 
 def messages(lines: list[str]) -> Any:
@@ -190,20 +188,7 @@ def test_no_trial_begins_after_the_seconds_but_the_first(root: Root) -> None:
     assert vars(load_config(root.path / "tuned.toml", []).train) == vars(TRAIN)
 
 
-@pytest.mark.parametrize(
-    ("num_users", "share", "one_in"),
-    [(2500, 1.0, 1), (2500, 0.6, 2), (2500, 0.25, 4), (2500, 0.1, 10), (1000, 0.1, 4), (100, 1e-9, 1)],
-)
-def test_the_sample_has_the_share_asked_for_or_enough_users(num_users: int, share: float, one_in: int) -> None:
-    lines: list[str] = []
-    assert choose_share(num_users, share, messages(lines)) == one_in
-    assert ["fewer than 250 users" in line for line in lines] == ([] if num_users == 2500 else [True])
-
-
 def test_a_wrong_call_is_refused_before_the_search(tmp_path: Path) -> None:
-    for sample in (0.0, -1.0, 1.01, float("nan")):
-        with pytest.raises(ConfigError, match="above 0 and at most 1"):
-            ask(Root(tmp_path), sample=sample)
     with pytest.raises(InputError, match="give --logs, or run `surf2vec run` first"):
         newest_corpus(Root(tmp_path))
     write_corpus(Root(tmp_path).corpus(WINDOW), {"a": [1], "b": [2], "c": [1, 1]}, partitions=8)
@@ -268,7 +253,7 @@ def test_the_command_shows_a_table_or_prints_one_object(root: Root) -> None:
     assert wanted <= set(result)
     assert set(result["metrics"]) == {"default", "best"}
     refused = subprocess.run(
-        [*call, "--sample", "3", "--json"], capture_output=True, text=True, timeout=120, check=False
+        [*call, "--out", "x.csv", "--json"], capture_output=True, text=True, timeout=120, check=False
     )
     assert refused.returncode == 2
     assert json.loads(refused.stdout)["error"]["code"] == "bad_config"

@@ -1,4 +1,4 @@
-"""Writes a corpus of some users of a corpus and of what training sees of them, to choose settings by."""
+"""Writes a corpus of what training sees of a corpus, to choose settings by."""
 
 from pathlib import Path
 
@@ -21,8 +21,8 @@ from surf2vec.trainer.system.files import write_json
 PARTITION_USERS = 50_000
 
 
-def write_user_sample(corpus: Corpus, one_in: int, max_asked: int, folder: Path) -> Corpus:
-    """Write a corpus of one user in `one_in`, drawn by the hash, without what `corpus` holds out.
+def write_tuning_corpus(corpus: Corpus, max_asked: int, folder: Path) -> Corpus:
+    """Write a corpus of all users without what `corpus` holds out. Fewer users per item would choose other settings.
 
     The newest new item of at most `max_asked` users is held out again, to choose by it (`Histories.is_choosing`); nobody is
     evaluated. `folder` is new. Its vocabulary is a link. Raises DamageError when a file of the corpus was altered.
@@ -31,9 +31,9 @@ def write_user_sample(corpus: Corpus, one_in: int, max_asked: int, folder: Path)
     (folder / VOCABULARY).symlink_to(corpus.path(VOCABULARY).absolute())
     num_users, num_tokens, keys = [], [], []
     files = {VOCABULARY: corpus.manifest["files"][VOCABULARY]}
-    num_partitions = -(-corpus.num_users // (one_in * PARTITION_USERS))
+    num_partitions = -(-corpus.num_users // PARTITION_USERS)
     for partition, group in enumerate(np.array_split(np.arange(corpus.num_partitions), num_partitions)):
-        users, tokens = _sample_users(corpus, group.tolist(), one_in)
+        users, tokens = _read_seen(corpus, group.tolist())
         held_out = find_held_out(tokens)
         files |= write_partition(
             folder, partition, users, offsets=tokens.offsets, tokens=tokens.tokens, held_out=held_out
@@ -43,7 +43,7 @@ def write_user_sample(corpus: Corpus, one_in: int, max_asked: int, folder: Path)
         keys.append(held_out_keys(users["hash"].to_numpy()[held_out >= 0]))
     key_max, num_choosing = find_key_max(np.sort(np.concatenate(keys)), max_asked)
     manifest = corpus.manifest | {
-        "window_id": f"{corpus.manifest['window_id']}/sample", "partitions": num_partitions, "users": num_users,
+        "window_id": f"{corpus.manifest['window_id']}/tune", "partitions": num_partitions, "users": num_users,
         "holes": [0] * num_partitions, "tokens": num_tokens,
         "num_users": sum(num_users), "num_tokens": sum(num_tokens), "num_held_out": num_choosing,
         "num_choosing": num_choosing, "held_out_key_max": key_max, "evaluated_key_max": -1, "files": files,
@@ -52,13 +52,13 @@ def write_user_sample(corpus: Corpus, one_in: int, max_asked: int, folder: Path)
     return open_corpus(folder)
 
 
-def _sample_users(corpus: Corpus, partitions: list[int], one_in: int) -> tuple[pa.Table, Tokens]:
-    """Return one user in `one_in` of these micro-partitions, and the tokens that training sees of them."""
+def _read_seen(corpus: Corpus, partitions: list[int]) -> tuple[pa.Table, Tokens]:
+    """Return the users of these micro-partitions who have tokens that training sees, and these tokens."""
     users, lengths, tokens = [], [], []
     for partition in partitions:
         histories = corpus.read(partition)
         length = histories.ends - histories.starts  # 0 in a hole
-        rows = np.flatnonzero((histories.hashes <= np.uint64((2**64 - 1) // one_in)) & (length > 0))
+        rows = np.flatnonzero(length > 0)
         users.append(corpus.read_users(partition).take(pa.array(rows)))
         lengths.append(length[rows])
         tokens.append(gather_spans(histories.tokens, histories.starts[rows], length[rows])[1])

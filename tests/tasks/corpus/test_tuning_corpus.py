@@ -1,17 +1,17 @@
-"""A sample has one user in so many and only what training sees; it asks for the newest new item of that."""
+"""The corpus of a search has only what training sees; it asks for the newest new item of that."""
 
 from pathlib import Path
 
 import numpy as np
 
-from surf2vec.tasks.corpus.sample import write_user_sample
+from surf2vec.tasks.corpus.tuning_corpus import write_tuning_corpus
 from tests.data.corpora import planted_histories, write_corpus
 
 
-def test_a_sample_has_no_token_that_evaluation_holds_out(tmp_path: Path) -> None:
+def test_it_has_no_token_that_evaluation_holds_out(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus", planted_histories(num_users=600), partitions=4, max_users=400)
-    sample = write_user_sample(corpus, 3, 1000, tmp_path / "sample")
-    assert 120 < sample.num_users < 280
+    sample = write_tuning_corpus(corpus, 1000, tmp_path / "sample")
+    assert 500 < sample.num_users <= 600  # without those whose only token is held out
     assert sample.num_evaluated == 0
     assert sample.manifest["num_choosing"] == int(sample.read(0).is_choosing.sum())
     assert sample.num_items == corpus.num_items
@@ -27,9 +27,9 @@ def test_a_sample_has_no_token_that_evaluation_holds_out(tmp_path: Path) -> None
             assert part.tokens[end] not in part.tokens[start:end]
 
 
-def test_a_sample_of_everybody_has_everybody(tmp_path: Path) -> None:
+def test_it_has_everybody_and_asks_some(tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus", planted_histories(num_users=50), partitions=2, max_users=0)
-    sample = write_user_sample(corpus, 1, 20, tmp_path / "sample")
+    sample = write_tuning_corpus(corpus, 20, tmp_path / "sample")
     assert sample.num_users == corpus.num_users
     assert sample.manifest["num_choosing"] == 20 == int(sample.read(0).is_choosing.sum())
     assert np.array_equal(sample.count_training_tokens() > 0, corpus.count_training_tokens() > 0)
