@@ -1,7 +1,7 @@
 """Tests whether the order of events says anything: whether the page before an event predicts it better than an earlier page does.
 
 If the events of a user could as well stand in any other order, the page just before an event and any earlier one are alike. So
-pairs (page, page after it) of half of the users are learned. In the other half, an event's pair with the page just before it
+pairs (page, page after it) of each half of the users are learned. In the other half, an event's pair with the page just before it
 should then be known as often as its pair with a page drawn from those before.
 """
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from surf2vec.trainer.store.tokens import Corpus, Histories
 
 MAX_USERS = 20_000
-LIMIT = 3.0
+LIMIT = 3.5
 """An order means something above so many standard errors of a sum whose mean is zero."""
 
 
@@ -26,18 +26,18 @@ def has_order(corpus: Corpus) -> bool:
 
 
 def measure_order(parts: list[Histories], num_items: int) -> list[NDArray[np.float64]]:
-    """Return for every second user of each part by how much more often the page just before an event has a known pair with it
-    than an earlier page, float64[n].
+    """Return for the users of each part by how much more often the page just before an event has a pair with it that the other
+    half of the users know than an earlier page has, float64[n].
     """
     rng = np.random.default_rng(0)
     pairs = [_pairs(part, rng, num_items) for part in parts]
-    known = np.unique(np.concatenate([near[user % 2 == 0] for user, near, _ in pairs]))
+    learned = [np.unique(np.concatenate([near[user % 2 == half] for user, near, _ in pairs])) for half in (0, 1)]
     found = []
     for (user, *both), part in zip(pairs, parts, strict=True):
-        is_other = user % 2 == 1
-        near, far = (np.isin(keys[is_other], known, kind="sort") for keys in both)
-        sums = np.bincount(user[is_other], near.astype(float) - far, part.num_users)
-        counts = np.bincount(user[is_other], minlength=part.num_users)
+        by_even, by_odd = ([np.isin(keys, known, kind="sort") for keys in both] for known in learned)
+        near, far = np.where(user % 2 == 1, by_even, by_odd)
+        sums = np.bincount(user, near.astype(float) - far, part.num_users)
+        counts = np.bincount(user, minlength=part.num_users)
         found.append(sums[counts > 0] / counts[counts > 0])
     return found
 
