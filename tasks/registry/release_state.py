@@ -24,7 +24,7 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.images import verify_image
 from surf2vec.trainer.store.manifests import STORE_MANIFEST, explain_damage, read_manifest
-from surf2vec.trainer.store.tokens import COUNTS, VOCABULARY, open_corpus, partition_name
+from surf2vec.trainer.store.tokens import COUNTS, VOCABULARY, open_corpus, partition_name, whole_window
 from surf2vec.trainer.system.files import describe_file, digest_file, link_file, sync_path, write_json
 
 STATE = "state"
@@ -41,7 +41,7 @@ def find_generation(root: Root, export: dict[str, Any]) -> Generation | None:
     for path in (root.store / "pinned" / f"{export['release']}.json", root.store / STORE_MANIFEST):
         if path.exists():
             generation = Generation(root.store, read_manifest(path))
-            if (generation.generation, generation.manifest["window_id"]) == exported:
+            if (generation.generation, whole_window(generation.manifest["window_id"])) == exported:
                 return generation
     return None
 
