@@ -36,7 +36,11 @@ def settle_root(root: Root, on_event: OnEvent, as_copy: bool = False) -> None:
     that, ResourceError if the registry or the root cannot be written to.
     """
     here = root.path.resolve()
-    if not root.identity.exists() or read_identity(root).get("path") in (None, str(here)) or not os.access(here, os.W_OK):
+    if (
+        not root.identity.exists()
+        or read_identity(root).get("path") in (None, str(here))
+        or not os.access(here, os.W_OK)
+    ):
         return
     with lock(root.path / ".root.lock"):
         identity = read_identity(root)
