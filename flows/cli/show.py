@@ -36,13 +36,8 @@ def show_run(result: dict[str, Any]) -> None:
     show_table(("", ""), values.items(), title=f"release {result['release']}", show_header=False)
     show_funnel(result["funnel"], result["notes"])
     if result["gate"]["verdict"] != "first":
-        show_gate(result["gate"], values["Gate"])
-
-
-def show_gate(gate: dict[str, Any], verdict: str) -> None:
-    """Print the gate's rules and its verdict."""
-    rows = ([row[name] for name in ("rule", "tonight", "limit", "verdict")] for row in gate["table"])
-    show_table(("rule", ">tonight", ">limit", "verdict"), rows, title=verdict)
+        rows = ([row[name] for name in ("rule", "tonight", "limit", "verdict")] for row in result["gate"]["table"])
+        show_table(("rule", ">tonight", ">limit", "verdict"), rows, title=values["Gate"])
 
 
 def show_funnel(funnel: list[dict[str, Any]], notes: list[str]) -> None:

@@ -117,25 +117,20 @@ def recognise_times(
     scales = []
     for place, name in enumerate(names):
         profile = profiles.get(place, _NO_TIMES)
-        if 2 * profile["num_numbers"] > profile["num_times"]:
-            scale = _scale_of_numbers(profile, unit)
-        else:
+        if 2 * profile["num_numbers"] <= profile["num_times"]:
             has_zone = "WITH TIME ZONE" in column_type or (profile["num_zoned"] and not is_typed)
             zone = "with zone" if has_zone else f"without zone, taken as {config.timezone}"
             scale = TimeScale(*(("timestamp", f"timestamps {zone}") if is_typed else ("calendar", f"text {zone}")))
+        elif not unit and profile["num_written"] > 0.95 * profile["num_numbers"]:
+            scale = TimeScale("digits", "dates as digits", formats=("%Y%m%d", "%Y%m%d%H%M%S"))
+        else:
+            scale = scale_of(profile["numbers"][1], unit)
         if fault := _find_fault(scale, profile, log, unit, latest):
             raise InputError(
                 f"the times of {name} ({_quote(sorted(profile['examples'])[:2])}) cannot be right: {fault}"
             )
         scales.append(scale)
     return scales
-
-
-def _scale_of_numbers(profile: dict[str, Any], unit: str | None) -> TimeScale:
-    """Return how to read numbers: by the unit that was given, as digits of a date, or by their size."""
-    if not unit and profile["num_written"] > 0.95 * profile["num_numbers"]:
-        return TimeScale("digits", "dates as digits", formats=("%Y%m%d", "%Y%m%d%H%M%S"))
-    return scale_of(profile["numbers"][1], unit)
 
 
 def scale_of(median: float, unit: str | None = None) -> TimeScale:

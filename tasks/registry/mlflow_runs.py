@@ -80,7 +80,11 @@ def connect(tracking_uri: str) -> Iterator[MlflowClient]:
     except SurfError:
         raise
     except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
-        failure = UnavailableError if _is_away(error) else ResourceError
+        # The server or the network failed, so a retry may help: refused, timed out, or a status of 5xx or 429.
+        is_away = any(
+            isinstance(one, ConnectionError | TimeoutError) or _AWAY.search(str(one)) for one in _chain(error)
+        )
+        failure = UnavailableError if is_away else ResourceError
         raise failure(
             f"MLflow at {mask_credentials(tracking_uri)} failed: {_reason(error)}; see that the URI is right and has "
             "its password where it needs one, that the server is up and can be written to; then run the same command again"
@@ -115,11 +119,6 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-def _is_away(error: BaseException) -> bool:
-    """Return whether the server or the network failed, so a retry may help: refused, timed out, or a status of 5xx or 429."""
-    return any(isinstance(one, ConnectionError | TimeoutError) or _AWAY.search(str(one)) for one in _chain(error))
 
 
 def _reason(error: BaseException) -> str:

@@ -27,7 +27,7 @@ from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.users.tombstones import NOBODY, Tombstones
 from surf2vec.tasks.users.user_set import want_forgotten
 from surf2vec.trainer.errors import DamageError, InputError, ResourceError
-from surf2vec.trainer.events import OnEvent, ignore_event, log
+from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
 from surf2vec.trainer.system.files import (
     digest_file,
     link_file,
@@ -93,8 +93,7 @@ class Fetcher:
                 link_file(older / name, target)
             self.get(version, name, about, target)
             done_bytes += about["bytes"]
-            progress = {"step": self.step, "done": done_bytes, "total": total_bytes, "unit": "bytes"}
-            self.on_event("progress", progress)
+            log_progress(self.on_event, self.step, done_bytes, total_bytes, "bytes")
 
 
 def pull(

@@ -129,7 +129,7 @@ class ReleaseReader:
         found = {}
         for number, ids in sorted(wanted.items()):
             part = self.part(number)
-            groups = {part.group_of_id(user_id) for user_id in ids} - {-1}
+            groups = {bisect_right(part.least, as_bytes(user_id)) - 1 for user_id in ids} - {-1}
             for group, table in part.read(sorted(groups), ["user_id", *VECTOR_COLUMNS]).items():
                 rows = {user_id: row for row, user_id in enumerate(table["user_id"].to_pylist())}
                 vectors, first = decode_vectors(table), self.first[number] + part.starts[group]
@@ -251,10 +251,6 @@ class UserFile:
         self.bounds = [*(group.column(0).data_page_offset for group in groups), *self.bounds]
         self.starts = list(accumulate((group.num_rows for group in groups), initial=0))
         self.least = [self.read_least(group) for group in range(len(groups))]
-
-    def group_of_id(self, user_id: str) -> int:
-        """Return the only row group that can contain this id, or -1."""
-        return bisect_right(self.least, as_bytes(user_id)) - 1
 
     def load(self, pieces: list[int]) -> pa.BufferReader:
         """Return the file with only these row groups filled in (-1: the footer). They are compared with their digests."""

@@ -150,7 +150,9 @@ def draw_visits(part: UserRange, world: World, day: int) -> pl.DataFrame:
     written; broken, 0 or what the event lacks. Broken events are additional.
     """
     rng = np.random.default_rng([part.seed, 2, part.number, day])
-    users = _draw_sessions(part, day, rng)
+    week = [WEEKDAY_ACTIVITY[(FIRST_DAY + timedelta(n)).weekday()] for n in range(part.days)]
+    expected = part.sessions * (part.first_day <= day) * (week[day] / np.mean(week))
+    users = np.repeat(np.arange(len(expected)), rng.poisson(expected) + (part.certain_day == day))
     lengths = np.minimum(rng.geometric(1 / MEAN_SESSION_EVENTS, len(users)), LONGEST_SESSION)
     sections = np.repeat(_draw_main_sections(part, users, world, rng), lengths)
     items = _draw_pages(_draw_sections(sections, world, rng), world, day, part.days, rng)
@@ -173,13 +175,6 @@ def draw_visits(part: UserRange, world: World, day: int) -> pl.DataFrame:
     copied = visits.filter(pl.Series(rng.random(num) < BROKEN_RATIO))
     copied = copied.with_columns(broken=pl.Series(rng.integers(1, 4, len(copied), np.int8)))
     return pl.concat([visits, copied]).sort("second", maintain_order=True)
-
-
-def _draw_sessions(part: UserRange, day: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns the user (row of the part) of each session of the day."""
-    week = [WEEKDAY_ACTIVITY[(FIRST_DAY + timedelta(n)).weekday()] for n in range(part.days)]
-    expected = part.sessions * (part.first_day <= day) * (week[day] / np.mean(week))
-    return np.repeat(np.arange(len(expected)), rng.poisson(expected) + (part.certain_day == day))
 
 
 def _pick_topics(uniform: np.ndarray) -> np.ndarray:
