@@ -166,11 +166,11 @@ def attack_two(log: str, events: pl.DataFrame, folder: Path) -> list[dict[str, A
     }
     cases = []
     for number, (what, (first, second)) in enumerate(pairs.items()):
-        one = train_release(folder / f"{number}a", first, 3, "one key", seed=1)
-        other = train_release(folder / f"{number}b", second, 3, "another key", seed=2)
+        one = train_release(folder / f"{number}a", first, 3, "one key of sixteen bytes or more", seed=1)
+        other = train_release(folder / f"{number}b", second, 3, "another key of sixteen bytes or more", seed=2)
         names = events["user_id"].unique().to_list()
-        mine = {pseudonym(name, b"one key"): name for name in names}
-        theirs = {pseudonym(name, b"another key"): name for name in names}
+        mine = {pseudonym(name, b"one key of sixteen bytes or more"): name for name in names}
+        theirs = {pseudonym(name, b"another key of sixteen bytes or more"): name for name in names}
         in_both = {mine[name] for name in one.names} & {theirs[name] for name in other.names}
         linked = attacks.link_users(one, other)
         hits = [
