@@ -42,10 +42,13 @@ def existing_root(path: str | Path) -> "Root":
     return root
 
 
-def configure(config: "PipelineConfig | None", settings: Mapping[str, Any], root: str | Path) -> "PipelineConfig":
+def configure(
+    config: "PipelineConfig | None", settings: Mapping[str, Any], root: str | Path, as_copy: bool = False
+) -> "PipelineConfig":
     """Return the configuration of a call: its settings (two underscores for the dot), then the root's, then the defaults.
 
-    If the root was moved, it is repaired. Raises ConfigError if it is a copy that shares the registry of its original.
+    If the root was moved, it is repaired. Raises ConfigError if it is a copy that shares the registry of its original, and not
+    `as_copy`.
     """
     from surf2vec.tasks.night.config import DEFAULT_CONFIG, load_config
     from surf2vec.tasks.night.reporter import print_event
@@ -53,7 +56,7 @@ def configure(config: "PipelineConfig | None", settings: Mapping[str, Any], root
     from surf2vec.tasks.root.moves import settle_root
     from surf2vec.tasks.root.run import Root
 
-    settle_root(Root(Path(root)), print_event)
+    settle_root(Root(Path(root)), print_event, as_copy)
     if config and settings:
         raise ConfigError(f"give either a config or single settings ({', '.join(settings)}), not both")
     if settings:

@@ -57,11 +57,9 @@ def run(
     """Make user vectors from logs and register them in MLflow, with a report. Run the same command to resume."""
     from surf2vec.tasks.night.context import NightContext
     from surf2vec.tasks.night.summary import announce_run, find_finished, summarize_finished
-    from surf2vec.tasks.root.moves import settle_root
     from surf2vec.tasks.root.run import Root
 
-    settle_root(Root(Path(root)), print_event, as_copy)
-    given, config = list_globs(logs), configure(config, settings, root)
+    given, config = list_globs(logs), configure(config, settings, root, as_copy)
     night = NightContext(Root(Path(root)), since, until, config, full)
     if not dry_run and night.root.sources.exists() and (done := find_finished(night, given)):
         log(print_event, announce_run(done.record()))

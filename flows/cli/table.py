@@ -5,7 +5,6 @@ import shlex
 import sys
 from collections.abc import Callable
 from functools import partial, wraps
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -30,14 +29,9 @@ def on_server(function: Callable[..., Result], flow: str) -> Callable[..., Resul
     def call(**values: Any) -> Result:
         if values.get("dry_run") or not os.environ.get("PREFECT_API_URL"):
             return function(**values)
-        if values.pop("as_copy", False):
-            from surf2vec.tasks.night.reporter import print_event
-            from surf2vec.tasks.root.moves import settle_root
-            from surf2vec.tasks.root.run import Root
-
-            settle_root(Root(Path(values["root"])), print_event, as_copy=True)
+        as_copy = values.pop("as_copy", False)
         values = {"logs": []} | {name: value for name, value in values.items() if name != "dry_run"}
-        check_call(values["root"], values["logs"], configure(values["config"], {}, values["root"]))
+        check_call(values["root"], values["logs"], configure(values["config"], {}, values["root"], as_copy))
         from surf2vec.flows import nightly
 
         return getattr(nightly, flow)(**values)

@@ -3,6 +3,8 @@
 A corpus keeps the numbers as they are, NaN where nothing is known. An export scales them (tasks/activity/scale.py).
 """
 
+from collections.abc import Iterator
+
 import duckdb
 import numpy as np
 import polars as pl
@@ -23,26 +25,26 @@ NAMES = (
 
 
 def count_activity(
-    con: duckdb.DuckDBPyConnection, events: pl.DataFrame, activity: NDArray[np.float32], most_events: int = 500_000
-) -> None:
-    """Fill in the activity float32[N, A] of users 0 to N - 1, by NAMES; all NaN for a user without events.
+    con: duckdb.DuckDBPyConnection, events: pl.DataFrame, num_users: int, most_events: int = 500_000
+) -> Iterator[NDArray[np.float32]]:
+    """Yield the activity of users 0 to num_users - 1 by NAMES, float32[n, A] of some after the other; NaN without events.
 
     events: user_ix, us (null without a time), item; sorted by user and time. So many at once bound the memory, but for a user
     that has more.
     """
-    activity[:] = np.nan
-    users = events["user_ix"].to_numpy()
-    start = 0
+    users, first, start = events["user_ix"].to_numpy(), 0, 0
     while start < len(users):
-        last = users[min(start + most_events, len(users)) - 1]
-        stop = np.searchsorted(users, last, side="right")
-        some = events.slice(start, stop - start)
-        con.register("user_events", _compare_events(some).to_arrow())
+        end = int(users[min(start + most_events, len(users)) - 1]) + 1
+        stop = int(np.searchsorted(users, end))
+        activity = np.full((end - first, len(NAMES)), np.nan, np.float32)
+        con.register("user_events", _compare_events(events.slice(start, stop - start)).to_arrow())
         for rows in stream_rows(con, "marts/activity", {"session_seconds": SESSION_SECONDS}):
             columns = [rows[name].to_numpy(zero_copy_only=False) for name in NAMES]
-            activity[rows["user_ix"].to_numpy()] = np.column_stack(columns)
+            activity[rows["user_ix"].to_numpy() - first] = np.column_stack(columns)
         con.unregister("user_events")
-        start = stop
+        yield activity
+        first, start = end, stop
+    yield np.full((num_users - first, len(NAMES)), np.nan, np.float32)
 
 
 def _compare_events(events: pl.DataFrame) -> pl.DataFrame:

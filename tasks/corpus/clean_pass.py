@@ -38,7 +38,6 @@ DUCKDB_SHARE = 40  # per cent of the spare memory
 # Spare memory per event of a group: some 70 bytes for its numbers, some 80 in sample logs for its text until that is
 # numbered; the rest is for longer urls and for DuckDB.
 BYTES_PER_EVENT = 350
-ACTIVITY_USERS = 100_000  # whose activity is in memory together
 COUNTS_ROWS = 100_000  # rows in a row group of item counts: each DuckDB thread holds one complete row group in memory
 
 
@@ -153,11 +152,8 @@ def _clean_group(con: duckdb.DuckDBPyConnection, part: CorpusPart, group: range,
     with open(group_file(folder, group, "activity.npy"), "wb") as file:
         shape = (len(users), len(NAMES))
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
-        for start in range(0, len(users), ACTIVITY_USERS):  # all would take as much memory as the events of a few each
-            activity = np.empty((min(ACTIVITY_USERS, len(users) - start), len(NAMES)), np.float32)
-            some = timed.filter(pl.col("user_ix").is_between(start, start + len(activity) - 1))
-            count_activity(con, some.with_columns(pl.col("user_ix") - start), activity)
-            file.write(activity.data)
+        for some in count_activity(con, timed, len(users)):  # all would take as much memory as the events of a few each
+            file.write(some.data)
     user, item, codes = kept["user"].to_numpy(), kept["item"].to_numpy(), np.arange(len(urls), dtype=np.int32)
     # Zero counts stay: they are items that only bots saw.
     num_events = np.bincount(item, minlength=len(urls))

@@ -49,7 +49,7 @@ from surf2vec.trainer.training.vectors import BothParts
 CERTAIN = 4.0
 """A verdict is certain if its figure is so many standard errors from the limit."""
 DRAWN_USERS = 2_000
-"""So many users, and as many again, are ranked before it is asked whether they suffice; micro-partitions are not divided."""
+"""So many users, and as many again, are ranked before each check of whether they suffice; micro-partitions are not divided."""
 Pair = tuple[Question, ...]
 """The questions about the same users, for the challenger and for the champion."""
 

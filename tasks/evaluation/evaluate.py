@@ -23,7 +23,7 @@ from surf2vec.tasks.release.folder import open_folder
 from surf2vec.tasks.release.release_reader import decode_vectors
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ResourceError
-from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.events import OnEvent, ignore_event, log_progress
 from surf2vec.trainer.store.generation import Generation, open_generation
 from surf2vec.trainer.store.tokens import Corpus, Histories, gather_spans
 from surf2vec.trainer.system.memory import private_bytes
@@ -109,9 +109,7 @@ class Ranking:
         """Count the items of a piece with a higher or equal score than the held-out item; keep the best items."""
         for batch in self.batches():
             batch_scores = self.score_unseen(piece, batch)
-            for start in range(
-                0, len(batch_scores), MIN_BATCH_USERS
-            ):  # few at once: they stay in the processor's cache
+            for start in range(0, len(batch_scores), MIN_BATCH_USERS):  # few: they stay in the processor's cache
                 scores = batch_scores[start : start + MIN_BATCH_USERS]
                 users = slice(batch.start + start, batch.start + start + len(scores))
                 held = self.held_scores[users, None]
@@ -265,13 +263,13 @@ def rank_all(
 ) -> list[Answer]:
     """Return the answers of `rank` to all questions, joined, the sides as its arguments. Empty without questions.
 
-    is_enough: whether the answers of the users so far suffice, asked after each group; its arguments are the sides' answers.
+    is_enough: whether the answers of the users so far suffice, checked after each group; its arguments are the sides' answers.
     """
     answers: list[Answer] = []
     for sides in join_sides(questions, group_bytes):
         found = rank(*sides)
         answers = [_join(*pair) for pair in zip(answers, found, strict=True)] if answers else list(found)
-        on_event("progress", {"step": step, "done": len(answers[0].ranks), "total": total, "unit": "users"})
+        log_progress(on_event, step, len(answers[0].ranks), total, "users")
         if is_enough(*answers):
             break
     return answers

@@ -40,7 +40,7 @@ from surf2vec.tasks.export.vector_files import (
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, FORMAT_VERSION, open_folder, part_name
 from surf2vec.tasks.release.release_reader import compared_columns, list_files, token_of, unit_rows
 from surf2vec.trainer.errors import ConfigError, DamageError
-from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
 from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.tokens import Corpus
 from surf2vec.trainer.system.fan_out import HERE, FanOut, cut
@@ -94,7 +94,7 @@ def export_vectors(
     check_fit(corpus, generation, job.corpus_dir)
     room_bytes = check_memory(job.memory_bytes, corpus, generation, identity["vector_size"])
     plan = plan_index(corpus["num_users"], compared_columns(identity).stop, room_bytes, QUANTISE_ABOVE)
-    on_event("log", {"message": f"index: {plan.reason}"})
+    log(on_event, f"index: {plan.reason}")
     with replace_folder(job.export_dir) as folder:
         num_tables = generation.has_item_vectors + bool(generation.config.trail_size)
         check_disk(folder, corpus, identity["vector_size"], job.config.dtype, plan.index_bytes, num_tables)
@@ -217,7 +217,7 @@ def write_users(write: Writing, on_event: OnEvent) -> dict[str, Any]:
         write_rows(path, [rows], USER_ROW_GROUP_ROWS, write.token)
         files[path.name] = {"rows": len(users)} | describe_users(path)
         num_done += len(users)
-        on_event("progress", {"step": "export", "done": num_done, "total": write.corpus["num_users"], "unit": "users"})
+        log_progress(on_event, "export", num_done, write.corpus["num_users"], "users")
     return files
 
 

@@ -25,7 +25,7 @@ from duckdb.func import SPECIAL
 from numpy.typing import NDArray
 
 from surf2vec.sql.runner import connect, create_macro, create_table, stream_rows
-from surf2vec.tasks.activity.count import NAMES, count_activity
+from surf2vec.tasks.activity.count import count_activity
 from surf2vec.tasks.activity.scale import scale_activity
 from surf2vec.tasks.config import IngestConfig, PublishConfig
 from surf2vec.tasks.corpus.clean_pass import BYTES_PER_EVENT, count_partitions, duckdb_bytes, plan_groups, read_group
@@ -234,8 +234,8 @@ class AtRelease:
             vectors[:, self.sums.columns] = self.sums.sum_pages(chosen)
         if size := len(self.quantiles):
             has_events = np.diff(ends) > 0
-            activity = np.empty((len(rows), len(NAMES)), np.float32)
-            count_activity(self.con, without_bots.select("us", "item", user_ix="user"), activity)
+            counted = without_bots.select("us", "item", user_ix="user")
+            activity = np.concatenate(list(count_activity(self.con, counted, len(rows))))
             vectors[has_events, -1 - size : -1] = scale_activity(activity[has_events, :size], self.quantiles)
         vectors[~(is_known | is_kept), :-1] = np.nan
         return vectors

@@ -15,7 +15,7 @@ import polars as pl
 
 from surf2vec.tasks.sample.world import TOPICS, Format, World, make_events, make_tails, make_world, write_events
 from surf2vec.trainer.errors import ConfigError, InputError, ResourceError
-from surf2vec.trainer.events import OnEvent, ignore_event, log
+from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
 from surf2vec.trainer.system.files import replace_file
 
 PART_EVENTS = 1_000_000  # of one day; determines the memory needed
@@ -68,7 +68,7 @@ def write_sample_logs(
             added = {"files": 1, "broken_lines": num_broken, "events": len(visits) - num_broken}
             for key, count in (added | {"bytes": (out / name).stat().st_size}).items():
                 totals[key] += count
-            on_event("progress", {"step": "sample-logs", "done": totals["files"], "total": len(names), "unit": "files"})
+            log_progress(on_event, "sample-logs", totals["files"], len(names), "files")
     except OSError as error:
         raise ResourceError(
             f"cannot write sample logs to {out}: {error.strerror or error}; use another folder with --out"

@@ -20,7 +20,7 @@ from surf2vec.tasks.root.records import ChooseStep
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.training.base import open_base
 from surf2vec.trainer.config import DISCOUNT, TrainConfig
-from surf2vec.trainer.events import OnEvent, ignore_event, log
+from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
 from surf2vec.trainer.store.generation import Generation, open_generation
 from surf2vec.trainer.store.popularity import commit_popularity
 from surf2vec.trainer.store.tokens import Corpus
@@ -134,7 +134,7 @@ def _find_ranks(
                 leads = [each[rows] - side.held_scores[some, None] for each, side in zip(scored, sides, strict=True)]
                 known = logs[piece.items][None, :] - logs[question.items[some]][:, None]
                 above[some] += _count_above(leads, known, piece.items[None, :] != question.items[some, None], values)
-        on_event("progress", {"step": "choose", "done": int(piece.items[-1]) + 1, "total": len(logs), "unit": "items"})
+        log_progress(on_event, "choose", int(piece.items[-1]) + 1, len(logs), "items")
     return above + 1
 
 

@@ -9,6 +9,7 @@ cannot be compared.
 
 import dataclasses
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from surf2vec.tasks.tuning.study import (
 )
 from surf2vec.trainer.config import TrainSettings
 from surf2vec.trainer.errors import InputError, TrainingError
-from surf2vec.trainer.events import OnEvent, ignore_event
+from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
 
 MAX_ASKED = 20_000
@@ -50,7 +51,7 @@ def tune(root: Root, window_id: str, search: Search, on_event: OnEvent = ignore_
     with private_files(root):
         lock.path.mkdir(exist_ok=True)
     with (
-        lock_root(lock, "tune", lambda line: on_event("log", {"message": line})),
+        lock_root(lock, "tune", partial(log, on_event)),
         open_scratch_folder(root, "tune") as folder,
     ):
         asked = write_tuning_corpus(corpus, MAX_ASKED, folder / "corpus")
@@ -67,11 +68,11 @@ def tune(root: Root, window_id: str, search: Search, on_event: OnEvent = ignore_
             f"{about['num_tokens']:,} tokens, {about['num_held_out']:,} users held out; "
             f"{len(trials)} of {search.trials} trials have ended"
         )
-        on_event("log", {"message": message})
+        log(on_event, message)
         study.log_trials()  # opens the search's run: a registry that is away fails before a trial takes time
         while len(trials) < search.trials:
             if trials and search.seconds is not None and time.monotonic() - started >= search.seconds:
-                on_event("log", {"message": f"{search.seconds:g} seconds have passed: no further trial begins"})
+                log(on_event, f"{search.seconds:g} seconds have passed: no further trial begins")
                 break
             given = {name: getattr(search.train, name) for name in space}
             settings = propose(space, trials, search.train.seed) if trials else given
@@ -79,8 +80,8 @@ def tune(root: Root, window_id: str, search: Search, on_event: OnEvent = ignore_
             trial, best = trials[-1], study.best_trial
             outcome = trial["failure"] or f"MRR {trial['metrics']['mrr']:.4f} in {trial['metrics']['seconds']:.1f} s"
             best_so_far = f"the best is trial {best}, MRR {trials[best - 1]['metrics']['mrr']:.4f}"
-            on_event("log", {"message": f"trial {len(trials)} of {search.trials}: {outcome}; {best_so_far}"})
-            on_event("progress", {"step": "tune", "done": len(trials), "total": search.trials, "unit": "trials"})
+            log(on_event, f"trial {len(trials)} of {search.trials}: {outcome}; {best_so_far}")
+            log_progress(on_event, "tune", len(trials), search.trials, "trials")
         result = conclude(study)
         write_config(study, result)
         study.end_runs(result)

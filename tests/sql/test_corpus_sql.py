@@ -144,8 +144,7 @@ def test_activity_of_two_users_by_hand(con: duckdb.DuckDBPyConnection) -> None:
         *((1, None, item) for item in (5, 5)),
     ]
     events = pl.DataFrame(rows, {"user_ix": pl.Int32, "us": pl.Int64, "item": pl.Int32}, orient="row")
-    activity = np.empty((2, len(NAMES)), np.float32)
-    count_activity(con, events, activity)
+    activity = np.concatenate(list(count_activity(con, events, 2)))
     ann, bob = (dict(zip(NAMES, row, strict=True)) for row in activity.tolist())
     ln, six_hours = math.log, 6 * 3600
     expected = {

@@ -22,10 +22,9 @@ def test_the_same_bits_on_any_threads_and_beside_any_users(tmp_path: Path) -> No
     for threads, most_events in ((1, 500_000), (4, 500_000), (2, 1000), (2, 7)):
         with connect(500_000_000, tmp_path / "spill", threads) as con:
             some = events if most_events > 7 else events.filter(pl.col("user_ix") < 40)
-            found.append(np.empty((some["user_ix"].max() + 1, len(NAMES)), np.float32))
-            count_activity(con, some, found[-1], most_events)
-            one = np.empty((1, len(NAMES)), np.float32)
-            count_activity(con, alone, one)
+            num_users = some["user_ix"].max() + 1
+            found.append(np.concatenate(list(count_activity(con, some, num_users, most_events))))
+            one = np.concatenate(list(count_activity(con, alone, 1)))
             np.testing.assert_array_equal(one[0], found[0][2900])
             np.testing.assert_array_equal(found[-1], found[0][: len(found[-1])])
     assert found[0].shape == (3000, len(NAMES))
