@@ -83,9 +83,7 @@ def plan_equal(work: Work, sizes: Sizes, config: TrainConfig, each: tuple[Budget
     for own in share.partitions:
         own_work = replace(work, users=[work.users[p] for p in own], tokens=[work.tokens[p] for p in own])
         members.append(WorkerSpec(own_work, *each))
-    return max(
-        plan_together(form_team(members, weights, share, config), sizes, config), key=lambda plan: plan.seconds or 0
-    )
+    return max(plan_together(form_team(members, weights, share, config), sizes, config), key=lambda plan: plan.seconds)
 
 
 def spread(total: int, partitions: int, extra: float) -> list[int]:

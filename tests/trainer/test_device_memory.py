@@ -16,6 +16,7 @@ from surf2vec.trainer.kernels import Kernel
 from surf2vec.trainer.kernels.first_rows import begin_trail
 from surf2vec.trainer.model.objectives import make_trail_tables
 from surf2vec.trainer.plan.alone import Budget, plan_training
+from surf2vec.trainer.plan.prediction import Rates
 from surf2vec.trainer.plan.sizes import (
     DEVICE_ROUNDING_BYTES,
     MEASURED_TOKENS,
@@ -48,7 +49,7 @@ def test_the_planner_counts_what_is_held_on_the_device(settings: dict[str, Any])
     config, users, num_items = TrainConfig(**{"parts": "interest"} | settings), [2_000, 3_000, 1_000], 20_000
     work = Work(users, [25 * num for num in users], 1, 60.0)
     budget = Budget(10**12, 0, 10**15, device_bytes=10**11)
-    plan = plan_training(work, training_sizes(config, num_items, None), budget)
+    plan = plan_training(work, training_sizes(config, num_items, None), budget, Rates(1e6, 1e8, 1e8))
     parts = []
     assert plan.trail_on_device == (config.trail_size > 0)
     if plan.trail_on_device:

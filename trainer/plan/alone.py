@@ -55,8 +55,8 @@ class Plan:
     place_bytes: the memory for a micro-partition's users and tokens while it is in a slot; None if all users stay in memory and
     tokens are mapped. slot_bytes: of the users of a chunk. moved_bytes: the bytes that an epoch reads from the store, and writes
     to it, because of the division. num_commits, read_bytes, written_bytes (with commits), seconds, sent_bytes (to other
-    workers): predictions for the complete training; seconds is None if the machine's rates are unknown. places_per_chunk: with
-    several workers, equal for all. trail_on_device: whether a GPU trains the trail.
+    workers): predictions for the complete training. places_per_chunk: with several workers, equal for all. trail_on_device:
+    whether a GPU trains the trail.
     """
 
     num_partitions: int
@@ -75,7 +75,7 @@ class Plan:
     num_commits: int
     read_bytes: int
     written_bytes: int
-    seconds: float | None
+    seconds: float
     reasons: tuple[str, ...] = ()
     sharing: Sharing = ALONE
     places_per_chunk: int | None = None
@@ -96,9 +96,7 @@ class Plan:
         return asdict(self)
 
 
-def plan_training(
-    work: Work, sizes: Sizes, budget: Budget, rates: Rates | None = None, began: Division | None = None
-) -> Plan:
+def plan_training(work: Work, sizes: Sizes, budget: Budget, rates: Rates, began: Division | None = None) -> Plan:
     """Choose chunks, item blocks and slots.
 
     `began`: the division of a resumed training. With several blocks it is kept, as the order depends on it.
@@ -116,7 +114,7 @@ def lay_out(
     work: Work,
     sizes: Sizes,
     budget: Budget,
-    rates: Rates | None,
+    rates: Rates,
     division: Division,
     num_others: int = 0,
     commits_items: bool = True,
@@ -231,7 +229,7 @@ def _moved_bytes(work: Work, sizes: Sizes, division: Division) -> int:
     return users_bytes + num_chunks * (division.num_blocks - 1) * sizes.block_bytes(division.num_blocks)
 
 
-def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates | None) -> tuple[str, ...]:
+def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates) -> tuple[str, ...]:
     users_bytes = sizes.user_bytes + SCHEDULE_BYTES_PER_USER
     lines = [
         f"{work.num_users:,} users x {users_bytes:,} B = {size(work.num_users * users_bytes)}; {sizes.num_items:,} items "
@@ -266,13 +264,12 @@ def _reasons(plan: Plan, work: Work, sizes: Sizes, budget: Budget, rates: Rates 
         )
         if sizes.trail_bytes and sizes.config.interest_size:
             lines.append(_explain_trail(plan, work, sizes, budget))
-    if rates and plan.seconds is not None:
-        lines.append(
-            f"{work.epochs * work.num_tokens:,} tokens at {rates.tokens_per_second:,.0f} a second ({rates.source}), disk "
-            f"{size(int(rates.read_bytes_per_second))}/s read, {size(int(rates.write_bytes_per_second))}/s written: "
-            f"about {plan.seconds:,.0f} s; in all {size(plan.read_bytes)} are read and {size(plan.written_bytes)} written, "
-            f"with {plan.num_commits:,} commit{'' if plan.num_commits == 1 else 's'}"
-        )
+    lines.append(
+        f"{work.epochs * work.num_tokens:,} tokens at {rates.tokens_per_second:,.0f} a second ({rates.source}), disk "
+        f"{size(int(rates.read_bytes_per_second))}/s read, {size(int(rates.write_bytes_per_second))}/s written: "
+        f"about {plan.seconds:,.0f} s; in all {size(plan.read_bytes)} are read and {size(plan.written_bytes)} written, "
+        f"with {plan.num_commits:,} commit{'' if plan.num_commits == 1 else 's'}"
+    )
     return tuple(lines)
 
 

@@ -49,16 +49,16 @@ def known_rates(last: dict[str, Any], config: TrainConfig, kernel: str, threads:
 
 @dataclass(frozen=True)
 class Prediction:
-    """For the complete training. If the machine's rates are unknown, seconds is None and only the last commit counts."""
+    """For the complete training."""
 
     num_commits: int
     read_bytes: int
     written_bytes: int
-    seconds: float | None
+    seconds: float
 
 
 def predict(
-    work: Work, num_blocks: int, moved_bytes: int, block_bytes: int, resident_bytes: int, rates: Rates | None
+    work: Work, num_blocks: int, moved_bytes: int, block_bytes: int, resident_bytes: int, rates: Rates
 ) -> Prediction:
     """Predict the time: the longer of training and of the disk's work, which overlap; and the last commit.
 
@@ -69,15 +69,12 @@ def predict(
     def commit(num_commits: int) -> int:
         return num_commits * block_bytes + min(num_commits, work.epochs * num_blocks) * resident_bytes
 
-    read_bytes, evicted_bytes, computing, moving = (work.epochs - 1) * moved_bytes, work.epochs * moved_bytes, 0.0, 0.0
-    if rates:
-        computing = work.epochs * work.num_tokens / rates.tokens_per_second
-        moving = read_bytes / rates.read_bytes_per_second + evicted_bytes / rates.write_bytes_per_second
+    read_bytes, evicted_bytes = (work.epochs - 1) * moved_bytes, work.epochs * moved_bytes
+    computing = work.epochs * work.num_tokens / rates.tokens_per_second
+    moving = read_bytes / rates.read_bytes_per_second + evicted_bytes / rates.write_bytes_per_second
     num_ends = work.epochs * len(work.users) * num_blocks  # of micro-partitions: commits happen only there
     between = max(computing, moving) / work.commit_seconds if work.commit_seconds else math.inf
     num_commits = 1 + int(min(between, num_ends - 1))
-    seconds = None
-    if rates:
-        moving += (commit(num_commits) - commit(1)) / rates.write_bytes_per_second
-        seconds = max(computing, moving) + commit(1) / rates.write_bytes_per_second
+    moving += (commit(num_commits) - commit(1)) / rates.write_bytes_per_second
+    seconds = max(computing, moving) + commit(1) / rates.write_bytes_per_second
     return Prediction(num_commits, read_bytes, evicted_bytes + commit(num_commits), seconds)

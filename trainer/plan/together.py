@@ -33,7 +33,7 @@ class WorkerSpec:
 
     work: Work
     budget: Budget
-    rates: Rates | None
+    rates: Rates
 
 
 @dataclass(frozen=True)
@@ -201,11 +201,9 @@ def _reasons(team: TeamSpec, sizes: Sizes, chosen: SharingPlan) -> list[str]:
     num_tokens = max(1, sum(member.work.num_tokens for member in team.members))
     shares = ", ".join(f"{member.work.num_tokens / num_tokens:.1%}" for member in team.members)
     lines = [f"{len(team.members)} workers have {shares} of the tokens"]
-    rates = [member.rates for member in team.members if member.rates]
-    seconds = [member.work.num_tokens / member.rates.tokens_per_second for member in team.members if member.rates]
-    is_known = len(rates) == len(team.members) and max(seconds) > 0
-    share = chosen.sent_bytes / min(one.network_bytes_per_second for one in rates) / max(seconds) if is_known else 0.0
-    time_share = f"; about {share:.0%} of the training's time" if share else ""
+    seconds = max(member.work.num_tokens / member.rates.tokens_per_second for member in team.members)
+    sending = chosen.sent_bytes / min(member.rates.network_bytes_per_second for member in team.members)
+    time_share = f"; about {sending / seconds:.0%} of the training's time" if sending and seconds else ""
     sent = f"a worker sends {size(round(chosen.sent_bytes))} an epoch{time_share}; taken because {chosen.why}"
     if chosen.sharing.is_sharded:
         held = chosen.num_blocks // chosen.sharing.num_workers

@@ -21,6 +21,7 @@ from surf2vec.trainer.plan.sizes import Sizes, Work, training_sizes
 
 USERS = st.lists(st.integers(0, 100_000), min_size=1, max_size=64).filter(any)
 PLENTY = 10**15
+RATES = Rates(1e6, 1e8, 1e8)
 
 
 def sizes_of(num_items: int, dim: int, **settings: Any) -> Sizes:
@@ -37,7 +38,7 @@ def smallest_budget(users: list[int], sizes: Sizes) -> int:
     while low < high:
         middle = (low + high) // 2
         try:
-            plan_training(work_of(users), sizes, Budget(middle, 0, PLENTY))
+            plan_training(work_of(users), sizes, Budget(middle, 0, PLENTY), RATES)
             high = middle
         except ResourceError:
             low = middle + 1
@@ -53,7 +54,7 @@ def test_never_above_the_budget(
 ) -> None:
     work = work_of(users, tokens_a_user=tokens_a_user)
     try:
-        plan = plan_training(work, sizes_of(num_items, dim, dm=int(is_dm)), Budget(budget, overhead, PLENTY))
+        plan = plan_training(work, sizes_of(num_items, dim, dm=int(is_dm)), Budget(budget, overhead, PLENTY), RATES)
     except ResourceError as error:
         assert "raise --host-memory" in str(error)
         return
@@ -75,7 +76,7 @@ def test_every_budget_above_the_smallest_has_a_plan(users: list[int], num_items:
     smallest = smallest_budget(users, sizes)
     moved = []
     for budget in (smallest, smallest + 1, 2 * smallest, 100 * smallest):
-        plan = plan_training(work_of(users), sizes, Budget(budget, 0, PLENTY))
+        plan = plan_training(work_of(users), sizes, Budget(budget, 0, PLENTY), RATES)
         assert plan.peak_bytes <= budget
         moved.append(plan.moved_bytes)
     assert moved == sorted(moved, reverse=True)  # more memory never moves more
@@ -86,7 +87,7 @@ def test_a_training_that_began_keeps_its_blocks(users: list[int], num_items: int
     """Its order hangs on them; with one block any chunks will do."""
     for began in (Division(1, 1), Division(min(2, len(users)), 3)):
         try:
-            plan = plan_training(work_of(users), sizes_of(num_items, dim), Budget(budget, 0, PLENTY), None, began)
+            plan = plan_training(work_of(users), sizes_of(num_items, dim), Budget(budget, 0, PLENTY), RATES, began)
         except ResourceError as error:
             assert "this training, as it began, needs" in str(error)
             continue
@@ -97,18 +98,18 @@ def test_a_training_that_began_keeps_its_blocks(users: list[int], num_items: int
 
 def test_items_that_do_not_fit_are_divided_into_blocks() -> None:
     """10 million items of 300 dimensions, 12.04 GB, in a budget of 12 GB: three blocks' images of 1 / B each."""
-    plan = plan_training(work_of([50_000] * 400), sizes_of(10**7, 300), Budget(12 * 10**9, 4 * 10**8, PLENTY))
+    plan = plan_training(work_of([50_000] * 400), sizes_of(10**7, 300), Budget(12 * 10**9, 4 * 10**8, PLENTY), RATES)
     assert plan.num_blocks > 3
     assert plan.peak_bytes <= 12 * 10**9
     shared_bytes = 10**7 // 32 * 1204  # the most frequent items are in every block
     block_bytes = shared_bytes - (-(12_040_000_000 - shared_bytes) // plan.num_blocks)
     assert plan.moved_bytes == 20_000_000 * 1204 + plan.num_chunks * (plan.num_blocks - 1) * block_bytes
     with pytest.raises(ResourceError, match="10,000,000 items and"):
-        plan_training(work_of([50_000] * 400), sizes_of(10**7, 300, dm=1), Budget(12 * 10**9, 0, PLENTY))
+        plan_training(work_of([50_000] * 400), sizes_of(10**7, 300, dm=1), Budget(12 * 10**9, 0, PLENTY), RATES)
 
 
 def test_the_headline_fits_four_gigabytes() -> None:
-    plan = plan_training(work_of([50_000] * 400), sizes_of(10**6, 128), Budget(4 * 10**9, 4 * 10**8, PLENTY))
+    plan = plan_training(work_of([50_000] * 400), sizes_of(10**6, 128), Budget(4 * 10**9, 4 * 10**8, PLENTY), RATES)
     assert (plan.num_blocks, plan.is_resident) == (1, False)
     assert plan.disk_bytes == 2 * (20_000_000 + 1_000_000) * 516
     users_bytes, token_bytes = 50_000 * 516 + 3 * 4096, 1_250_000 * 4 + 2 * 4096
@@ -117,26 +118,26 @@ def test_the_headline_fits_four_gigabytes() -> None:
 
 
 def test_users_who_stay_leave_their_tokens_mapped() -> None:
-    plan = plan_training(work_of([1000] * 4, tokens_a_user=10**6), sizes_of(1000, 128), Budget(10**9, 0, PLENTY))
+    plan = plan_training(work_of([1000] * 4, tokens_a_user=10**6), sizes_of(1000, 128), Budget(10**9, 0, PLENTY), RATES)
     assert plan.is_resident
     assert plan.place_bytes is None
 
 
 def test_a_gpu_holds_a_block_and_two_micro_partitions() -> None:
     work, sizes, host = work_of([50_000] * 400), sizes_of(10**7, 300), 10**12
-    plan = plan_training(work, sizes, Budget(host, 0, PLENTY, device_bytes=12 * 10**9))
+    plan = plan_training(work, sizes, Budget(host, 0, PLENTY, device_bytes=12 * 10**9), RATES)
     assert plan.num_blocks == 2
     assert plan.device_bytes <= 12 * 10**9
     two_places = 2 * 50_000 * (1204 + 36 + 25 * 4)
     a_block = 5_000_000 * (1204 + 24)
     assert plan.device_bytes > 7 * 10**8 + two_places + a_block
     with pytest.raises(ResourceError, match=r"on the GPU.*budget is 750\.0 MB: raise --device-memory"):
-        plan_training(work, sizes, Budget(host, 0, PLENTY, device_bytes=750 * 10**6))
+        plan_training(work, sizes, Budget(host, 0, PLENTY, device_bytes=750 * 10**6), RATES)
 
 
 def trail_plan(budget: Budget, num_items: int = 10**6, **settings: Any) -> Plan:
     sizes = training_sizes(TrainConfig(**settings), num_items, None)
-    return plan_training(work_of([50_000] * 40), sizes, budget)
+    return plan_training(work_of([50_000] * 40), sizes, budget, RATES)
 
 
 def test_a_gpu_trains_the_trail_where_both_item_tables_fit_beside_the_items() -> None:
@@ -178,9 +179,8 @@ def test_a_trail_alone_is_no_work_for_a_gpu() -> None:
 
 def test_the_prediction_is_training_or_moving_and_the_last_commit() -> None:
     """2.5 M tokens at 1 M a second; 51.6 MB to write at the end at 100 MB a second."""
-    rates = Rates(1e6, 1e8, 1e8)
     sizes = sizes_of(1000, 128)
-    resident = plan_training(work_of([50_000] * 2), sizes, Budget(10**12, 0, PLENTY), rates)
+    resident = plan_training(work_of([50_000] * 2), sizes, Budget(10**12, 0, PLENTY), RATES)
     assert resident.seconds == pytest.approx(2.5 + 0.516 + 0.00516)
     slow_disk = Rates(1e9, 1e7, 1e7)
     swapped = plan_training(work_of([50_000] * 4), sizes, Budget(140_000_000, 0, PLENTY), slow_disk)
@@ -194,9 +194,9 @@ def test_the_prediction_is_training_or_moving_and_the_last_commit() -> None:
 def test_a_refusal_has_the_numbers_and_the_way_out() -> None:
     work = work_of([50_000] * 8)
     with pytest.raises(ResourceError, match=r"needs \d\d\d\.\d MB.*50,000 users.*budget is 100\.0 MB.*--host-memory"):
-        plan_training(work, sizes_of(10_000, 128), Budget(10**8, 50 * 10**6, PLENTY))
+        plan_training(work, sizes_of(10_000, 128), Budget(10**8, 50 * 10**6, PLENTY), RATES)
     with pytest.raises(ResourceError, match=r"of disk and 1\.0 MB are free"):
-        plan_training(work, sizes_of(1000, 128), Budget(10**12, 0, 10**6))
+        plan_training(work, sizes_of(1000, 128), Budget(10**12, 0, 10**6), RATES)
 
 
 @pytest.mark.parametrize(("num_negatives", "num_items"), [(4, 20_000), (10, 1_000_000)])

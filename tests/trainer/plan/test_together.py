@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, ResourceError
 from surf2vec.trainer.plan.alone import Budget
+from surf2vec.trainer.plan.prediction import Rates
 from surf2vec.trainer.plan.schedule import partition_order
 from surf2vec.trainer.plan.sharing import Sharing, sent_by_sum, share_users
 from surf2vec.trainer.plan.sizes import Sizes, Work, training_sizes
@@ -26,7 +27,7 @@ def team_of(host_bytes: list[int], users: list[int], epochs: int = 2) -> TeamSpe
     share, members = share_users(0, tokens, weights), []
     for host, own in zip(host_bytes, share.partitions, strict=True):
         work = Work([users[p] for p in own], tokens[own].tolist(), epochs, 60)
-        members.append(WorkerSpec(work, Budget(host, 0, PLENTY), None))
+        members.append(WorkerSpec(work, Budget(host, 0, PLENTY), Rates(1e6, 1e8, 1e8)))
     orders = [partition_order(1, epoch, len(users)) for epoch in range(epochs)]
     return TeamSpec(members, weights, share, [share.place_tokens(order).tolist() for order in orders])
 

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.kernels import Kernel
 from surf2vec.trainer.plan.alone import Budget, plan_training
+from surf2vec.trainer.plan.prediction import Rates
 from surf2vec.trainer.plan.sizes import Work, training_sizes
 from surf2vec.trainer.system import memory
 from surf2vec.trainer.system.memory import DEVICE_CONTEXT_BYTES, context_bytes, free_device_bytes
@@ -116,5 +117,5 @@ def test_torch_gets_what_the_measured_context_leaves(
     assert 500 * 2**20 <= budget.context_bytes < 560 * 2**20
     assert shares == [pytest.approx((10**9 - budget.context_bytes) / (12_000 * 2**20))]
     assumed = Budget(10**12, 0, 10**15, 10**9)
-    measured, plan = (plan_training(work, sizes, one).device_bytes for one in (budget, assumed))
+    measured, plan = (plan_training(work, sizes, one, Rates(1e6, 1e8, 1e8)).device_bytes for one in (budget, assumed))
     assert plan - measured == DEVICE_CONTEXT_BYTES - budget.context_bytes
