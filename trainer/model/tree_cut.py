@@ -62,12 +62,11 @@ class Cut:
         return classes, Tree(parents, tree.slots[kept], first_rows, tree.widths[nodes], int(num_rows.sum()))
 
 
-def cut_tree(tree: Tree, num_blocks: int, loads: NDArray[np.float64] | None = None) -> Cut:
+def cut_tree(tree: Tree, num_blocks: int, loads: NDArray[np.float64]) -> Cut:
     """Assign the classes whose parents are above the cut, and the subtrees below it, to blocks. loads float64[V]: the tokens of
-    each class; default 1.
+    each class.
     """
     starts, depth = level_starts(tree), cut_depth(tree)
-    loads = np.ones(tree.num_classes) if loads is None else loads
     class_parents = tree.parents[: tree.num_classes]
     has_parent = class_parents >= 0
     class_sums = np.bincount(class_parents[has_parent], loads[has_parent], minlength=len(tree.widths))
