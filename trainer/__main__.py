@@ -22,7 +22,7 @@ from surf2vec.trainer.system.signals import end_with_parent, install_handlers
 from surf2vec.trainer.system.units import parse_bytes
 from surf2vec.trainer.training.job import Job, read_job
 from surf2vec.trainer.training.loop import StoppedError, train
-from surf2vec.trainer.workers.event_file import RESULT, EventFile
+from surf2vec.trainer.workers.event_file import ERROR, RESULT, EventFile
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -117,7 +117,7 @@ def main() -> int:
         failure = error if isinstance(error, SurfError) else stopped
         print(f"error: {failure}", file=sys.stderr)
         if file:
-            file.write_error(rank, failure)
+            file(ERROR, {"rank": rank, "code": failure.code, "message": str(failure)})
         return failure.exit_code
     if rank == 0:
         print(json.dumps(result))

@@ -15,7 +15,6 @@ import functools
 import math
 import os
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -103,12 +102,6 @@ def trail_vectors(
     return vectors
 
 
-def run_threads(train: Callable[[int], int], threads: int) -> int:
-    """Call `train` with the number of each thread, in this thread and others. Returns the sum."""
-    others = [_pool(threads).submit(train, thread) for thread in range(1, threads)]
-    return train(0) + sum(other.result() for other in others)
-
-
 def draw_negatives(keys: NDArray[np.uint64], purpose: int, sampling: Sampling, num: int) -> NDArray[np.int64]:
     """Draw `num` items of the noise for each key uint64[n]: int64[n, num], at position 0, for a purpose."""
     items = np.empty((len(keys), num), dtype=np.int64)
@@ -137,8 +130,13 @@ def train_tiles(rows: tuple[Rows, ...], noise: Noise, rule: Rule, work: Pass, le
     taken = np.zeros(LINE_NUMBERS, dtype=np.int64)
     ledger = ledger or make_ledger(np.zeros(0, dtype=np.int64), 0, 0)
     shared = (*tables, noise, paths, rule, _work(work), ledger, np.uint64(work.epoch_key), work.streams, taken)
-    name = "trail" if rule.has_trail else "tile"
-    return run_threads(lambda _: int(train_streams(*shared, *_own(name, sizes))), used_threads(work.config))
+    name, threads = "trail" if rule.has_trail else "tile", used_threads(work.config)
+
+    def train() -> int:
+        return int(train_streams(*shared, *_own(name, sizes)))
+
+    others = [_pool(threads).submit(train) for _ in range(1, threads)]
+    return train() + sum(other.result() for other in others)
 
 
 def _own(name: str, sizes: tuple[int, ...]) -> tuple[Lanes, Tile]:

@@ -5,7 +5,7 @@ dimension (Duchi, Hazan and Singer, JMLR 2011; by rows as in FBGEMM's and PyTorc
 """
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +32,6 @@ class Rows:
         """Return the vectors as float32, without a copy if they are."""
         return widen(self.vectors) if self.vectors.dtype == np.uint16 else self.vectors
 
-    def copy(self) -> "Rows":
-        return Rows(self.vectors.copy(), self.squares.copy())
-
 
 @dataclass
 class Items:
@@ -45,13 +42,6 @@ class Items:
 
     outputs: Rows
     inputs: Rows
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(rows.num_bytes for rows in vars(self).values())
-
-    def copy(self) -> Self:
-        return type(self)(**{name: rows.copy() for name, rows in vars(self).items()})
 
 
 @dataclass

@@ -78,11 +78,6 @@ class Generation:
         """The settings that it was trained with."""
         return config_from_dict(self.manifest["config"])
 
-    @property
-    def bias(self) -> float:
-        """The last coordinate of every user; 0 without a bias."""
-        return self.config.bias
-
     def read_users(self, partition: int) -> NDArray[np.float32]:
         """Return the interests of a micro-partition's users, float32[n, D]. Raises DamageError when its file was altered."""
         entry = self.manifest["users"].get(str(partition))

@@ -88,16 +88,16 @@ def image_of_items(items: Items, rows: NDArray[np.uint32] | None = None, spare: 
     return image_of(arrays if rows is None else arrays | {"rows": rows}, spare)
 
 
-def shapes_of_items(num_outputs: int, vector_size: int, num_inputs: int = 0, has_rows: bool = False) -> Shapes:
-    """Return the arrays in the image of a table, as of `image_of_items`. has_rows: for one of several blocks, without inputs.
+def shapes_of_items(num_outputs: int, vector_size: int, has_rows: bool) -> Shapes:
+    """Return the arrays in the image of a table without inputs, as of `image_of_items`. has_rows: for one of several blocks.
 
     Vectors come first, so that rows of full cache lines are aligned to cache lines.
     """
     return {
         "outputs": (np.float32, (num_outputs, vector_size)),
-        "inputs": (np.float32, (num_inputs, vector_size)),
+        "inputs": (np.float32, (0, vector_size)),
         "output_squares": (np.float32, (num_outputs,)),
-        "input_squares": (np.float32, (num_inputs,)),
+        "input_squares": (np.float32, (0,)),
     } | ({"rows": (np.uint32, (num_outputs,))} if has_rows else {})
 
 

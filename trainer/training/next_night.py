@@ -84,8 +84,8 @@ def incompatibility(config: TrainConfig, base: Generation) -> str | None:
     kinds = [(one.vector_size, one.parts, one.has_inputs, one.trail_window) for one in (config, base.config)]
     if kinds[0] != kinds[1]:
         return "its vectors are of another kind"
-    if config.bias != base.bias:
-        return f"its users have a train.bias of {base.bias:g}, not {config.bias:g}"
+    if config.bias != base.config.bias:
+        return f"its users have a train.bias of {base.config.bias:g}, not {config.bias:g}"
     if config.hs or base.config.hs:
         return "a tree is built from each night's counts"
     if base.num_blocks > 1:

@@ -219,7 +219,6 @@ class Slots:
                 self.record.bytes_written += image.num_bytes
 
         commit_together(self.writer, self.items.workers, values, write_last)
-        self.items.free(copies)
 
 
 def begin_image(config: TrainConfig, hashes: NDArray[np.uint64], spare: Bytes | None) -> Image:
@@ -271,13 +270,12 @@ class ItemSlots:
         """Return copies of the blocks that this worker commits."""
         return [(block, image_of(image.arrays, self._take_pages())) for block, image in self._own()]
 
-    def write(self, copies: Blocks) -> None:
-        for block, image in copies:
+    def write(self, images: Blocks) -> None:
+        """Write blocks, whose memory the next ones reuse."""
+        for block, image in images:
             self.writer.write("interest", block, image)
             self.background.record.bytes_written += image.num_bytes
-
-    def free(self, copies: Blocks) -> None:
-        self._free += [image.pages for _, image in copies]
+            self._free.append(image.pages)
 
     def _own(self) -> Blocks:
         """Return the blocks to commit. If all workers have the table, only the first one commits it."""
@@ -291,7 +289,7 @@ class ItemSlots:
             image = self._next.result()
         self._next = None
         if self.block >= 0:
-            self._writing = self.background.write(self._write_out, self.block, self._items)
+            self._writing = self.background.write(self.write, [(self.block, self._items)])
         return image
 
     def _share_rows(self, image: Image) -> None:
@@ -318,10 +316,6 @@ class ItemSlots:
         image = self.writer.read("interest", block, pages)
         self.background.record.bytes_read += image.num_bytes
         return image
-
-    def _write_out(self, block: int, image: Image) -> None:
-        self.write([(block, image)])
-        self.free([(block, image)])
 
 
 class RingSlots(ItemSlots):

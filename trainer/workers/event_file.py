@@ -30,10 +30,6 @@ class EventFile:
         with open(self.path, "ab", buffering=0) as file:
             file.write(f"{line}\n".encode())
 
-    def write_error(self, rank: int, error: SurfError) -> None:
-        """Write the error that ended a worker."""
-        self(ERROR, {"rank": rank, "code": error.code, "message": str(error)})
-
 
 class EventReader:
     """Reads events from the file."""

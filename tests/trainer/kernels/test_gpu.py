@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+from copy import deepcopy
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -110,7 +111,7 @@ def check_agreement(work: Pass, tile_users: int = 3, tolerance: float = TOLERANC
     """The kernel and the reference end with the same rows."""
     work = dataclasses.replace(work, config=dataclasses.replace(work.config, tile_users=tile_users))
     users, items = make_rows(work)
-    expected_users, expected_items = users.copy(), items.copy()
+    expected_users, expected_items = deepcopy(users), deepcopy(items)
     expected = reference.train_users(expected_users, expected_items, work)
     assert train(users, items, work) == expected
     rtol = 5e-4 if tolerance == CARD_TOLERANCE else 1e-6  # of sums, which grow to 30
@@ -147,7 +148,7 @@ def test_frozen_items_stand_still_and_users_move_as_in_the_reference() -> None:
     """Where items stand still the reference has private negatives; so each user moves by itself, whoever else is trained."""
     work = dataclasses.replace(make_work(make_config(tile_users=4), num_users=9, num_items=7), update_items=False)
     users, items = make_rows(work)
-    first, alone, before = users.copy(), users.copy(), items.copy()
+    first, alone, before = deepcopy(users), deepcopy(users), deepcopy(items)
     train(users, items, work)
     assert (users.vectors != first.vectors).any(axis=1).sum() == 8
     np.testing.assert_array_equal(items.outputs.vectors, before.outputs.vectors)
@@ -222,7 +223,7 @@ def test_no_users_no_tokens() -> None:
     nobody = dataclasses.replace(work, order=work.order[:0], alphas=work.alphas[:0])
     for case in (nobody, dataclasses.replace(work, ends=work.starts)):
         users, items = make_rows(case)
-        before_users, before_items = users.copy(), items.copy()
+        before_users, before_items = deepcopy(users), deepcopy(items)
         assert train(users, items, case) == 0
         np.testing.assert_array_equal(users.vectors, before_users.vectors)
         np.testing.assert_array_equal(items.outputs.vectors, before_items.outputs.vectors)

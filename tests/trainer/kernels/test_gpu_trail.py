@@ -1,6 +1,7 @@
 """The trail in Triton against its reference and the CPU's kernel: in the interpreter, or on a GPU where there is one."""
 
 import dataclasses
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ def make_case(num_users: int, num_items: int = 30, **settings: Any) -> Case:
 def check_agreement(case: Case, backward: float) -> int:
     """A card and its reference end with the same rows. Returns the number of targets."""
     trail, tables, work = case
-    expected = trail.copy()
+    expected = deepcopy(trail)
     wanted = reference_trail.train_trail(expected, work, tables, backward, at_once=True)
     assert gpu.train_trail(trail, work, tables, backward) == wanted
     for found, other in zip(arrays(trail), arrays(expected), strict=True):
@@ -84,7 +85,7 @@ def apart(num_users: int, length: int = 4) -> Case:
 def test_where_no_lane_meets_another_it_does_what_the_cpu_does() -> None:
     backward = 0.4
     trail, tables, work = apart(TRAIL_TILE_USERS + 5)
-    expected, before = trail.copy(), trail.copy()
+    expected, before = deepcopy(trail), deepcopy(trail)
     wanted = train_trail(expected, work, tables, backward)
     assert gpu.train_trail(trail, work, tables, backward) == wanted > TRAIL_TILE_USERS
     for found, other, first in zip(arrays(trail), arrays(expected), arrays(before), strict=True):
@@ -101,13 +102,13 @@ def test_targets_of_long_histories(monkeypatch: pytest.MonkeyPatch) -> None:
     work = dataclasses.replace(
         work, tokens=rng.integers(0, 30, ends[-1]).astype(np.int32), starts=np.append(0, ends[:-1]), ends=ends
     )
-    other = trail.copy()
+    other = deepcopy(trail)
     assert check_agreement((trail, tables, work), backward) == train_trail(other, work, tables, backward) <= 61
 
 
 def test_users_without_two_pages_train_nothing() -> None:
     trail, tables, work = make_case(8)
-    before = trail.copy()
+    before = deepcopy(trail)
     for ends, tokens in (
         (np.minimum(work.starts + 1, work.ends), work.tokens),
         (work.ends, np.full_like(work.tokens, 7)),

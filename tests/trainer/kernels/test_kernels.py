@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ ROOT = Path(__file__).parents[3]
 
 def assert_like_the_reference(work: Pass) -> None:
     users, items = make_rows(work)
-    expected_users, expected_items = users.copy(), items.copy()
+    expected_users, expected_items = deepcopy(users), deepcopy(items)
     expected = train_users_of("reference", work.config)(expected_users, expected_items, work)
     assert pick_kernel("cpu", work.config).train_users(users, items, work) == expected
     for found, wanted in zip(arrays(users, items), arrays(expected_users, expected_items), strict=True):
@@ -52,7 +53,7 @@ def test_with_frozen_items_each_user_trains_as_if_alone(name: str) -> None:
     """The reference trains each alone; the kernel in tiles, whose lanes are sorted by length. Items stay as they are."""
     work = dataclasses.replace(make_work(make_config(vector_size=80, **SETTINGS[name]), 90), update_items=False)
     users, items = make_rows(work)
-    before, alone = items.copy(), users.copy()
+    before, alone = deepcopy(items), deepcopy(users)
     assert_like_the_reference(work)
     cpu.train_users(users, items, work)
     for part in (slice(0, 1), slice(1, 8), slice(8, 90)):
@@ -99,7 +100,7 @@ def test_a_stream_ends_with_the_same_bits_whoever_trains_the_others() -> None:
     work = make_work(make_config(vector_size=80), 1100)
     first, second = work.streams[1:]
     users, items = make_rows(work)
-    alone_users, alone_items = users.copy(), items.copy()
+    alone_users, alone_items = deepcopy(users), deepcopy(items)
     cpu.train_users(users, items, work)
     for part in (slice(0, first), slice(first, second)):
         alone = dataclasses.replace(work, order=work.order[part], alphas=work.alphas[part])
@@ -139,7 +140,7 @@ def assert_user_gradient(before: np.ndarray, after: np.ndarray, tensor: torch.Te
 def test_a_step_is_the_gradient_of_the_loss(name: str, objective: str) -> None:
     """Against autograd; which item was drawn is read off the change."""
     work, users, items = one_token({"negative": 1, "objective": objective})
-    new_users, new_items = users.copy(), items.copy()
+    new_users, new_items = deepcopy(users), deepcopy(items)
     train_users_of(name, work.config)(new_users, new_items, work)
     changed = np.flatnonzero((new_items.outputs.vectors != items.outputs.vectors).any(axis=1))
     assert len(changed) == 2
@@ -165,8 +166,8 @@ def test_l2_holds_back_all_of_an_item_but_its_bias(name: str, accumulate: int, d
     rows = []
     for item_l2 in (0.0, 0.5):
         held = dataclasses.replace(work, config=dataclasses.replace(work.config, item_l2=item_l2))
-        new_items = items.copy()
-        train_users_of(name, held.config)(users.copy(), new_items, held)
+        new_items = deepcopy(items)
+        train_users_of(name, held.config)(deepcopy(users), new_items, held)
         rows.append(new_items.outputs.vectors[3])
     np.testing.assert_allclose(rows[1][:-1], (rows[0] - 0.01 * 0.5 * items.outputs.vectors[3])[:-1], atol=1e-7)
     assert rows[1][-1] == pytest.approx(rows[0][-1], abs=1e-7) != items.outputs.vectors[3, -1]
@@ -179,7 +180,7 @@ def test_negative_sampling_leaves_scores_far_out_alone(name: str, score: float) 
     work, users, items = one_token({"negative": 3, "objective": "negative_sampling"})
     u = users.vectors[0]
     items.outputs.vectors[:] = score * u / (u @ u)
-    before = users.copy(), items.copy()
+    before = deepcopy(users), deepcopy(items)
     train_users_of(name, work.config)(users, items, work)
     has_moved = [(a != b).any() for a, b in zip(arrays(*before), arrays(users, items), strict=True)]
     assert any(has_moved) == (abs(score) < 6)
@@ -190,7 +191,7 @@ def test_negative_sampling_leaves_scores_far_out_alone(name: str, score: float) 
 def test_a_step_down_a_tree_is_the_gradient_of_the_loss(name: str, tree: str) -> None:
     work, users, items = one_token({"hs": 1, "tree": tree, "tree_branching": 5})
     assert work.tree is not None
-    new_users, new_items = users.copy(), items.copy()
+    new_users, new_items = deepcopy(users), deepcopy(items)
     train_users_of(name, work.config)(new_users, new_items, work)
     u = torch.tensor(users.vectors[0], requires_grad=True)
     v = torch.tensor(items.outputs.vectors, requires_grad=True)
@@ -228,13 +229,13 @@ def test_the_mean_of_user_and_context_predicts(name: str) -> None:
 @pytest.mark.parametrize("name", KERNELS)
 def test_adagrad_divides_by_the_root_of_the_squares_so_far(name: str) -> None:
     work, users, items = one_token({"negative": 1})
-    plain_users = users.copy()
-    train_users_of(name, work.config)(plain_users, items.copy(), work)
+    plain_users = deepcopy(users)
+    train_users_of(name, work.config)(plain_users, deepcopy(items), work)
     gradient = (plain_users.vectors[0] - users.vectors[0]) / np.float32(0.01)
     adagrad = dataclasses.replace(work, config=dataclasses.replace(work.config, optimizer="adagrad"))
-    new_users = users.copy()
+    new_users = deepcopy(users)
     new_users.squares[0] = 0.5
-    train_users_of(name, work.config)(new_users, items.copy(), adagrad)
+    train_users_of(name, work.config)(new_users, deepcopy(items), adagrad)
     squares = 0.5 + np.mean(gradient**2)
     assert new_users.squares[0] == pytest.approx(squares, rel=1e-4)
     np.testing.assert_allclose(

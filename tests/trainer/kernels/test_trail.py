@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def arrays(trail: TrailItems) -> list[np.ndarray]:
 @pytest.mark.parametrize("num_users", [1, TRAIL_TILE_USERS - 1, 3 * TRAIL_TILE_USERS, STREAM_USERS + 40])
 def test_it_does_what_the_reference_does(settings: dict[str, float], backward: float, num_users: int) -> None:
     trail, tables, work = make_tables(make_work(make_config(**settings), num_users))
-    expected = trail.copy()
+    expected = deepcopy(trail)
     wanted = reference_trail.train_trail(expected, work, tables, backward)
     assert train_trail(trail, work, tables, backward) == wanted
     for found, other in zip(arrays(trail), arrays(expected), strict=True):
@@ -65,7 +66,7 @@ def test_it_does_what_the_reference_does(settings: dict[str, float], backward: f
 
 def test_users_without_two_pages_train_nothing() -> None:
     trail, tables, work = make_tables(make_work(make_config(), 40))
-    before, short = trail.copy(), dataclasses.replace(work, ends=np.minimum(work.starts + 1, work.ends))
+    before, short = deepcopy(trail), dataclasses.replace(work, ends=np.minimum(work.starts + 1, work.ends))
     assert train_trail(trail, short, tables, 0.5) == 0
     # The context of every target is the target itself.
     same = dataclasses.replace(work, tokens=np.full_like(work.tokens, 7))

@@ -1,5 +1,6 @@
 """Alignment: a rotation that is known is found, whatever the pieces; and it changes no dot product."""
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def test_a_generation_turns_without_changing_what_it_says(tmp_path: Path, settin
     rotation = Rotation(rotation_of(np.random.default_rng(1), 8), 0.5, 7)
     trail_rotation = Rotation(rotation_of(np.random.default_rng(2), 8), 0.5, 7)
     rotations = {"interest": rotation, "trail": trail_rotation}
-    trail, histories = before.trail.copy(), corpus.read(0)
+    trail, histories = deepcopy(before.trail), corpus.read(0)
     trails = trail_vectors(trail, histories.tokens, histories.starts, histories.ends, config.trail_window)
     after = align_generation(tmp_path / "store", rotations, {"space": "told"})
     turned = read_item_table(after)

@@ -19,7 +19,7 @@ class Blocks(RingSlots):
     """A block is larger the higher its number, and begins at zero."""
 
     def _make_block(self, block: int, spare: Bytes | None) -> Image:
-        return make_image(shapes_of_items(1 + block, 2), spare)
+        return make_image(shapes_of_items(1 + block, 2, has_rows=False), spare)
 
     def _read(self, block: int, write_before: Any = None) -> Image:
         image = self._make_block(block, None)

@@ -32,7 +32,7 @@ def test_errors_come_up_as_the_kind_they_are(tmp_path: Path) -> None:
     path = tmp_path / "events"
     kinds = [ConfigError, DamageError, TrainingError, StoppedError, WorkerLostError, SurfError]
     for rank, kind in enumerate(kinds):
-        EventFile(path).write_error(rank, kind(f"of {kind.code}"))
+        EventFile(path)(ERROR, {"rank": rank, "code": kind.code, "message": f"of {kind.code}"})
     found = [error_of(values) for name, values in EventReader(path).read() if name == ERROR]
     assert [type(error) for error in found] == kinds
     assert [str(error) for error in found] == [f"of {kind.code}" for kind in kinds]
