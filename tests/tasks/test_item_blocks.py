@@ -32,7 +32,7 @@ from tests.data.corpora import planted_histories, write_corpus
 from tests.roots.releases import read_items
 from tests.roots.scores import score_by_vectors
 from tests.roots.store_contents import read_item_table
-from tests.trainer.training.test_loop import divided
+from tests.trainer.training.stopping import PLAN, divided
 
 NUM_BLOCKS = 3
 TREES = [
@@ -46,7 +46,7 @@ def train_in_blocks(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: o
     write_corpus(folder / "corpus", planted_histories(num_users=400, num_items=80), partitions=8)
     config = TrainConfig(vector_size=16, epochs=12, threads=1, negative=5, **settings)  # type: ignore[arg-type]
     job = Job(folder / "corpus", folder / "store", config, 4 * 10**9)
-    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(3, NUM_BLOCKS))
+    monkeypatch.setattr(PLAN, divided(3, NUM_BLOCKS))
     train(job)
     return job
 

@@ -5,12 +5,10 @@ import os
 import resource
 import shutil
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,10 +16,11 @@ from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.manifests import FORMAT_VERSION
 from surf2vec.trainer.training.job import Job
-from surf2vec.trainer.training.loop import StoppedError, train
+from surf2vec.trainer.training.loop import train
 from tests.data.corpora import planted_histories, write_corpus
 from tests.faults.trainer_kills import budgets, run, start, wait_for_commit
 from tests.roots.store_contents import assert_same_bits
+from tests.trainer.training.stopping import train_until
 
 CONFIG = TrainConfig(vector_size=64, epochs=8, threads=1, alpha=0.1, negative=5, commit_seconds=0)
 
@@ -131,14 +130,7 @@ def test_a_store_that_becomes_read_only(undisturbed: Job, tmp_path: Path) -> Non
 def half_way(undisturbed: Job) -> Path:
     """A store whose training was stopped in the middle."""
     store_dir = undisturbed.store_dir.with_name("half")
-    stop = threading.Event()
-
-    def stop_half_way(name: str, values: dict[str, Any]) -> None:
-        if name == "progress" and values["done"] == 4 * 16:
-            stop.set()
-
-    with pytest.raises(StoppedError):
-        train(dataclasses.replace(undisturbed, store_dir=store_dir), stop_half_way, stop=stop)
+    assert not train_until(dataclasses.replace(undisturbed, store_dir=store_dir), [4 * 16])
     return store_dir
 
 

@@ -1,5 +1,7 @@
 """The losses of the curve are those that the kernels descend."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -23,23 +25,17 @@ def test_the_loss_down_a_tree_is_the_items_log_probability(tree: str) -> None:
     np.testing.assert_allclose(found, -expected, atol=1e-4)
 
 
-def test_sampled_softmax_by_hand() -> None:
-    """Two rivals, one of which is the token itself and does not count."""
-    config = make_config(ns_exponent=0.0, discount=0.0, negative_weight=3.0)
-    work = make_work(config)
-    outputs = np.eye(30, 19, dtype=np.float32)
-    user = np.zeros((1, 19), np.float32)
+@pytest.mark.parametrize(
+    ("settings", "rivals", "loss"),
+    [
+        ({"ns_exponent": 0.0, "discount": 0.0, "negative_weight": 3.0}, [1, 0], np.log(1 + 3 * np.exp(1.0 - 2.0))),
+        ({"objective": "negative_sampling"}, [1], np.log1p(np.exp(-2.0)) + np.log1p(np.exp(1.0))),
+    ],
+)
+def test_losses_by_hand(settings: dict[str, Any], rivals: list[int], loss: float) -> None:
+    """Scores are 2 and 1. A rival that is the token itself does not count."""
+    config, user = make_config(**settings), np.zeros((1, 19), np.float32)
     user[0, :2] = (2.0, 1.0)
-    targets = Targets(config, work.sampling, None)
-    found = token_losses(targets, user, outputs, np.array([0]), np.array([[1, 0]]))
-    np.testing.assert_allclose(found, [np.log(1 + 3 * np.exp(1.0 - 2.0))], atol=1e-6)
-
-
-def test_negative_sampling_by_hand() -> None:
-    config = make_config(objective="negative_sampling")
-    work = make_work(config)
-    outputs = np.eye(30, 19, dtype=np.float32)
-    user = np.zeros((1, 19), np.float32)
-    user[0, :2] = (2.0, 1.0)
-    found = token_losses(Targets(config, work.sampling, None), user, outputs, np.array([0]), np.array([[1]]))
-    np.testing.assert_allclose(found, [np.log1p(np.exp(-2.0)) + np.log1p(np.exp(1.0))], atol=1e-6)
+    targets = Targets(config, make_work(config).sampling, None)
+    found = token_losses(targets, user, np.eye(30, 19, dtype=np.float32), np.array([0]), np.array([rivals]))
+    np.testing.assert_allclose(found, [loss], atol=1e-6)

@@ -5,7 +5,6 @@ independent, whatever the order of programs, so that another bit is a race of co
 """
 
 import dataclasses
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,22 +17,22 @@ import pytest
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import TrainingError
 from surf2vec.trainer.kernels import Kernel, signature
-from surf2vec.trainer.plan.alone import plan_training
 from surf2vec.trainer.plan.schedule import partition_order
 from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.training import device_engine
 from surf2vec.trainer.training.device_memory import Buffers
 from surf2vec.trainer.training.job import Job
-from surf2vec.trainer.training.loop import StoppedError, train
+from surf2vec.trainer.training.loop import train
 from surf2vec.trainer.training.slots import Slots
 from tests.data.corpora import planted_histories, write_corpus
 from tests.roots.store_contents import assert_same_bits
 from tests.trainer.kernels.test_gpu import HAS_GPU, gpu, is_interpreted
 from tests.trainer.training.late_device import LateDevice, kernel_of
+from tests.trainer.training.stopping import PLAN, divided, every, train_until
 
 CONFIG = TrainConfig(parts="interest", vector_size=3, epochs=2, threads=1, alpha=0.1, negative=2, sample=0)
 NUM_PARTITIONS = 5
-PICK_KERNEL, PLAN = "surf2vec.trainer.training.loop.pick_kernel", "surf2vec.trainer.training.preparation.plan_training"
+PICK_KERNEL = "surf2vec.trainer.training.loop.pick_kernel"
 exact = pytest.mark.skipif(HAS_GPU, reason="on a GPU users run side by side, and the last digits differ")
 
 
@@ -88,19 +87,6 @@ def use_device(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 def make_job(corpus_dir: Path, store_dir: Path, **changes: Any) -> Job:
     return Job(corpus_dir, store_dir, dataclasses.replace(CONFIG, **changes), host_memory_bytes=4 * 10**9)
-
-
-def divided(chunk_partitions: int, num_blocks: int = 1, has_trail: bool = False) -> Callable[..., Any]:
-    """A planner that makes chunks of this many micro-partitions, and item blocks, whatever fits."""
-
-    def plan(*arguments: Any) -> Any:
-        num_chunks = -(-len(arguments[0].users) // chunk_partitions)
-        return dataclasses.replace(
-            plan_training(*arguments[:4]), chunk_partitions=chunk_partitions, num_chunks=num_chunks,
-            num_blocks=num_blocks, place_bytes=(10**6, 10**5) if num_chunks > 1 else None, trail_on_device=has_trail,
-        )  # fmt: skip
-
-    return plan
 
 
 Copied = Callable[..., tuple[Path, dict[str, Any]]]
@@ -161,18 +147,8 @@ def test_stopped_and_resumed_it_ends_as_undisturbed(
     store_dir, expected = copied(num_blocks, **settings)
     use_device(1 if num_blocks == 2 else 3, num_blocks)
     job, num_stops = make_job(corpus_dir, tmp_path, commit_seconds=0, **settings), 0
-    record: dict[str, Any] = {}
-    while not record:
-        stop = threading.Event()
-
-        def stop_later(name: str, values: dict[str, Any], stop: threading.Event = stop) -> None:
-            if name == "progress" and values["done"] % 3 == 0:
-                stop.set()
-
-        try:
-            record = train(job, stop_later, stop=stop)
-        except StoppedError:
-            num_stops += 1
+    while not (record := train_until(job, every(3))):
+        num_stops += 1
     assert num_stops > 1
     assert_same_training(tmp_path, record, store_dir, expected)
     assert (record["best"] or {}).get("epoch") == (expected["best"] or {}).get("epoch")

@@ -4,7 +4,6 @@ In Triton's interpreter, on a tiny corpus, as test_device_engine.py.
 """
 
 import dataclasses
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,12 @@ import numpy as np
 import pytest
 
 from surf2vec.trainer.kernels.first_rows import begin_trail
-from surf2vec.trainer.model.rows import TrailItems
 from surf2vec.trainer.store.generation import open_generation
-from surf2vec.trainer.training.loop import StoppedError, train
+from surf2vec.trainer.training.loop import train
 from tests.data.corpora import planted_histories, write_corpus
 from tests.roots.store_contents import assert_same_bits
+from tests.trainer.kernels.test_trail import arrays
+from tests.trainer.training.stopping import train_until
 from tests.trainer.training.test_device_engine import (
     CONFIG,
     exact,
@@ -40,10 +40,6 @@ def ordered_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def arrays_of(trail: TrailItems) -> list[np.ndarray]:
-    return [array for rows in (trail.outputs, trail.inputs, trail.lags) for array in (rows.vectors, rows.squares)]
-
-
 @exact
 @pytest.mark.parametrize("settings", [{}, pytest.param({"dtype": "bfloat16"}, marks=pytest.mark.slow)])
 def test_a_trail_ends_as_on_the_cpu_where_ever_it_is_trained(
@@ -57,8 +53,8 @@ def test_a_trail_ends_as_on_the_cpu_where_ever_it_is_trained(
     for place in ("beside", "device"):
         use_device(3, has_trail=place == "device")
         records.append(train(make_job(ordered_dir, tmp_path / place, **BOTH, **settings)))
-    untrained = arrays_of(begin_trail(dataclasses.replace(CONFIG, **BOTH), 12))
-    ended = [arrays_of(open_generation(tmp_path / place).trail) for place in ("cpu", "beside", "device")]
+    untrained = arrays(begin_trail(dataclasses.replace(CONFIG, **BOTH), 12))
+    ended = [arrays(open_generation(tmp_path / place).trail) for place in ("cpu", "beside", "device")]
     for wanted, beside, found, first in zip(*ended, untrained, strict=True):
         np.testing.assert_array_equal(beside, wanted)
         moved = np.abs(wanted - first).max()
@@ -78,10 +74,9 @@ def test_a_trail_on_the_device_stopped_and_resumed_ends_as_undisturbed(
     use_device(3, has_trail=True)
     expected = train(make_job(ordered_dir, tmp_path / "whole", **BOTH))
     use_device(1, has_trail=True, seed=6)
-    job, stop = make_job(ordered_dir, tmp_path / "stopped", **BOTH), threading.Event()
-    with pytest.raises(StoppedError):
-        train(job, lambda name, values: stop.set() if name == "progress" and values["done"] == 4 else None, stop=stop)
-    stopped, whole = (arrays_of(open_generation(tmp_path / name).trail) for name in ("stopped", "whole"))
+    job = make_job(ordered_dir, tmp_path / "stopped", **BOTH)
+    assert not train_until(job, [4])
+    stopped, whole = (arrays(open_generation(tmp_path / name).trail) for name in ("stopped", "whole"))
     assert not all(map(np.array_equal, stopped, whole))
     record = train(job)
     assert_same_bits(tmp_path / "stopped", tmp_path / "whole")

@@ -19,7 +19,7 @@ from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
 from tests.data.corpora import planted_histories, write_corpus
 from tests.roots.store_contents import read_item_table
-from tests.trainer.training.test_loop import divided
+from tests.trainer.training.stopping import PLAN, divided
 
 CONFIG = TrainConfig(vector_size=16, epochs=20, threads=1, alpha=0.1, negative=5)
 
@@ -35,7 +35,7 @@ def job(tmp_path: Path) -> Job:
 @pytest.fixture(params=[{}, {"hs": 1}, {"hs": 1, "tree": "two_level"}], ids=str)
 def job_in_blocks(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     """A training with three item blocks; its 8 micro-partitions go through memory in chunks of three."""
-    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(3, num_blocks=3))
+    monkeypatch.setattr(PLAN, divided(3, num_blocks=3))
     write_corpus(tmp_path / "corpus", planted_histories(), partitions=8, max_users=50)
     made = Job(tmp_path / "corpus", tmp_path / "store", replace(CONFIG, **request.param), 4 * 10**9)
     train(made)

@@ -14,13 +14,13 @@ from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, DamageError, ResourceError, TrainingError
 from surf2vec.trainer.kernels import Kernel
 from surf2vec.trainer.model.rows import Items, Rows
-from surf2vec.trainer.plan.alone import plan_training
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.system.units import parse_bytes
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import StoppedError, train
 from tests.data.corpora import planted_histories, write_corpus
 from tests.roots.store_contents import assert_same_bits, find_topics, read_item_table
+from tests.trainer.training.stopping import PLAN, divided, every, train_until
 
 CONFIG = TrainConfig(vector_size=16, epochs=4, threads=1, alpha=0.1, negative=5)
 
@@ -34,22 +34,6 @@ def corpus_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make_job(corpus_dir: Path, store_dir: Path, **changes: Any) -> Job:
     return Job(corpus_dir, store_dir, dataclasses.replace(CONFIG, **changes), host_memory_bytes=4 * 10**9)
-
-
-def train_until_stopped(job: Job, each: int) -> bool:
-    """Train, stopped after the next micro-partition whose number is a multiple of `each`; answers whether it ended before."""
-    stop = threading.Event()
-
-    def stop_later(name: str, values: dict[str, Any]) -> None:
-        if name == "progress" and values["done"] % each == 0:
-            stop.set()
-
-    try:
-        train(job, stop_later, stop=stop)
-    except StoppedError as stopped:
-        assert "run the same command to resume" in str(stopped)
-        return False
-    return True
 
 
 @pytest.fixture(scope="module")
@@ -66,24 +50,11 @@ def test_losses_fall_and_vectors_find_the_planted_topics(corpus_dir: Path, tmp_p
     assert find_topics(tmp_path) > 0.9
 
 
-def divided(chunk_partitions: int, num_blocks: int = 1) -> Any:
-    """A planner that makes chunks of this many micro-partitions, and item blocks, whatever fits."""
-
-    def plan(*arguments: Any) -> Any:
-        num_chunks = -(-8 // chunk_partitions)
-        return dataclasses.replace(
-            plan_training(*arguments[:4]), chunk_partitions=chunk_partitions, num_chunks=num_chunks,
-            num_blocks=num_blocks, place_bytes=(10**6, 10**5) if num_chunks > 1 else None,
-        )  # fmt: skip
-
-    return plan
-
-
 @pytest.mark.parametrize("chunk_partitions", [1, 3])
 def test_many_chunks_end_as_one_chunk_does(
     corpus_dir: Path, tmp_path: Path, undisturbed: Path, chunk_partitions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(chunk_partitions))
+    monkeypatch.setattr(PLAN, divided(chunk_partitions))
     train(make_job(corpus_dir, tmp_path))
     assert_same_bits(tmp_path, undisturbed)
 
@@ -94,7 +65,7 @@ def test_a_budget_in_which_users_do_not_fit_ends_as_one_chunk_does(
     """The planner's own division: the least budget, found by what its refusal says."""
     monkeypatch.setattr("surf2vec.trainer.training.preparation.private_bytes", lambda: 0)
     job = make_job(corpus_dir, tmp_path)
-    with pytest.raises(ResourceError, match="the smallest plan needs") as refusal:
+    with pytest.raises(ResourceError, match="the smallest plan needs .* raise --host-memory") as refusal:
         train(dataclasses.replace(job, host_memory_bytes=1))
     needed = parse_bytes(str(refusal.value).split("needs ")[1].split(":")[0]) + 20_000  # the items in one piece
     result = train(dataclasses.replace(job, host_memory_bytes=needed))
@@ -109,7 +80,7 @@ def test_item_blocks_learn_as_well_as_one_table(
     corpus_dir: Path, tmp_path: Path, chunk_partitions: int, objective: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted topics are found across blocks that never were in memory together."""
-    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(chunk_partitions, num_blocks=3))
+    monkeypatch.setattr(PLAN, divided(chunk_partitions, num_blocks=3))
     result = train(make_job(corpus_dir, tmp_path, objective=objective, epochs=8))
     assert result["curve"][-1]["heldout_loss"] < 0.8 * result["curve"][0]["heldout_loss"]
     assert len(open_generation(tmp_path).manifest["items"]["interest"]) == 3
@@ -122,27 +93,13 @@ def test_a_tree_in_blocks_learns_as_well_as_a_whole_one(
 ) -> None:
     losses = []
     for num_blocks in (1, 3):
-        monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(3, num_blocks))
+        monkeypatch.setattr(PLAN, divided(3, num_blocks))
         job = make_job(corpus_dir, tmp_path / str(num_blocks), hs=1, tree=tree, tree_branching=4, epochs=8)
         losses.append(train(job)["heldout_loss"])
     assert losses[1] == pytest.approx(losses[0], rel=0.08)
     one, three = (read_item_table(open_generation(tmp_path / str(n))) for n in (1, 3))
     assert one.outputs.vectors.shape == three.outputs.vectors.shape
     assert np.abs(three.outputs.vectors).sum(axis=1).all()
-
-
-@pytest.mark.parametrize("settings", [{}, {"hs": 1}, {"hs": 1, "tree": "two_level"}], ids=str)
-def test_item_blocks_resume_bit_for_bit(
-    corpus_dir: Path, tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(3, num_blocks=3))
-    train(make_job(corpus_dir, tmp_path / "whole", **settings))
-    job = make_job(corpus_dir, tmp_path / "stopped", commit_seconds=0, **settings)
-    num_stops = 0
-    while not train_until_stopped(job, 7):
-        num_stops += 1
-    assert num_stops > 5
-    assert_same_bits(tmp_path / "stopped", tmp_path / "whole")
 
 
 def test_commits_at_every_micro_partition_change_nothing(corpus_dir: Path, tmp_path: Path, undisturbed: Path) -> None:
@@ -153,33 +110,39 @@ def test_commits_at_every_micro_partition_change_nothing(corpus_dir: Path, tmp_p
 
 def test_stopped_and_resumed_ends_as_undisturbed(corpus_dir: Path, tmp_path: Path, undisturbed: Path) -> None:
     job = make_job(corpus_dir, tmp_path)
-    assert not any(train_until_stopped(job, 9) for _ in range(3))
+    assert not any(train_until(job, every(9)) for _ in range(3))
     result = train(job)
     assert (len(result["curve"]), result["num_processes"]) == (4 * 8, 4)
     assert_same_bits(tmp_path, undisturbed)
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "num_blocks"),
     [
-        {"dtype": "bfloat16"},
-        {"dm": 1, "objective": "negative_sampling", "optimizer": "sgd"},
-        {"hs": 1, "tree": "two_level"},
-        {"tile_users": 5},
-        {"accumulate": 7, "threads": 2},
-        {"patience": 2, "epochs": 12, "alpha": 0.5},
+        ({"dtype": "bfloat16"}, 1),
+        ({"dm": 1, "objective": "negative_sampling", "optimizer": "sgd"}, 1),
+        ({"hs": 1, "tree": "two_level"}, 1),
+        ({"tile_users": 5}, 1),
+        ({"accumulate": 7, "threads": 2}, 1),
+        ({"patience": 2, "epochs": 12, "alpha": 0.5}, 1),
+        ({}, 3),
+        ({"hs": 1}, 3),
+        ({"hs": 1, "tree": "two_level"}, 3),
     ],
     ids=str,
 )
 def test_other_trainings_resume_bit_for_bit_and_in_chunks(
-    corpus_dir: Path, tmp_path: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    corpus_dir: Path, tmp_path: Path, settings: dict[str, Any], num_blocks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    if num_blocks > 1:  # whose order hangs on the chunks
+        monkeypatch.setattr(PLAN, divided(3, num_blocks))
     train(make_job(corpus_dir, whole, **settings))
-    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(3))
-    job = make_job(corpus_dir, stopped, commit_seconds=0, **settings)
-    while not train_until_stopped(job, 9):
-        pass
+    monkeypatch.setattr(PLAN, divided(3, num_blocks))
+    job, num_stops = make_job(corpus_dir, stopped, commit_seconds=0, **settings), 0
+    while not train_until(job, every(7)):
+        num_stops += 1
+    assert num_stops > 3
     assert_same_bits(stopped, whole)
     one, other = (open_generation(folder).manifest["best"] for folder in (stopped, whole))
     assert bool(one) == ("patience" in settings)
@@ -198,7 +161,7 @@ def test_early_stopping_ends_with_the_best_epoch(corpus_dir: Path, tmp_path: Pat
     assert np.mean(at_best) < np.mean(after)
     short = tmp_path / "short"
     schedule = {"epochs": 40, "alpha": 1.0, "l2": 0.0, "item_l2": 0.0}
-    assert not train_until_stopped(make_job(corpus_dir, short, **schedule), best["epoch"] * 8)
+    assert not train_until(make_job(corpus_dir, short, **schedule), [best["epoch"] * 8])
     assert_same_bits(tmp_path, short)
     assert not (tmp_path / "pinned" / "best.json").exists()
     assert train(job)["generation"] == result["generation"]
@@ -238,16 +201,10 @@ def test_in_blocks_the_newest_tokens_weigh_more(
     (dated / "manifest.json").write_text(json.dumps(manifest | {"undated": False}))
     recencies = []
     for num_blocks in (1, 3):
-        monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(3, num_blocks))
+        monkeypatch.setattr(PLAN, divided(3, num_blocks))
         train(make_job(dated, tmp_path / str(num_blocks), epochs=1, recency=6.0))
         recencies.append(open_generation(tmp_path / str(num_blocks)).manifest["recency"])
     assert recencies == [6.0, 2.0]
-
-
-def test_a_training_that_has_ended_is_answered_not_repeated(corpus_dir: Path, undisturbed: Path) -> None:
-    before = open_generation(undisturbed).generation
-    result = train(make_job(corpus_dir, undisturbed))
-    assert result["generation"] == before == open_generation(undisturbed).generation
 
 
 def test_other_settings_begin_anew(corpus_dir: Path, tmp_path: Path) -> None:
@@ -288,15 +245,6 @@ def test_with_a_lower_alpha_the_last_good_generation_is_followed_by_another(corp
     assert (tmp_path / "MANIFEST.json").read_bytes() == before
     train(make_job(corpus_dir, tmp_path, alpha=0.01, min_alpha=0.001, **wild), resume=False)
     assert np.isfinite(open_generation(tmp_path).read_items()).all()
-
-
-def test_a_budget_that_is_too_small_is_refused_with_numbers_until_it_is_raised(
-    corpus_dir: Path, tmp_path: Path
-) -> None:
-    job = make_job(corpus_dir, tmp_path)
-    with pytest.raises(ResourceError, match="the smallest plan needs .* raise --host-memory"):
-        train(dataclasses.replace(job, host_memory_bytes=1000))
-    assert train(job)["tokens"] > 0
 
 
 def test_several_threads_train_as_well(corpus_dir: Path, tmp_path: Path, undisturbed: Path) -> None:

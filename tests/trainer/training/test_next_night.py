@@ -86,6 +86,13 @@ def changed_histories(rows: list[list[str]], each: int) -> dict[str, list[int]]:
     return {user: [1, 2, 3, 5] for users in rows for user in users[::each]}
 
 
+def write_night(tmp_path: Path, config: TrainConfig = CONFIG) -> tuple[Job, Corpus]:
+    """The job and the corpus of a night in which every ninth user changed."""
+    rows = base_order(planted_histories(100, ITEMS))
+    corpus = write_changed(tmp_path / "two", changed_histories(rows, 9), rows, ITEMS)
+    return Job(corpus.folder, tmp_path / "store", config, 4 * 10**9, start="after one"), corpus
+
+
 def test_a_night_trains_some_rows_and_leaves_the_others_bit_for_bit(tmp_path: Path, base: Generation) -> None:
     rows = base_order(planted_histories(100, ITEMS))
     new = next(f"~new-{n}" for n in range(100) if user_hash(f"~new-{n}") % PARTITIONS == 2)
@@ -137,9 +144,7 @@ def test_nights_of_few_rows_write_few_bytes_until_a_file_is_worth_it(tmp_path: P
 
 
 def test_the_changed_begin_fitted_to_the_items(tmp_path: Path, base: Generation) -> None:
-    rows = base_order(planted_histories(100, ITEMS))
-    corpus = write_changed(tmp_path / "two", changed_histories(rows, 9), rows, ITEMS)
-    job = Job(tmp_path / "two", tmp_path / "store", CONFIG, 4 * 10**9, start="after one")
+    job, corpus = write_night(tmp_path)
     start_night(job, corpus, base, NO_NEW_ITEMS, 1.0)
     begun, first = read_tables(job.store_dir), open_generation(job.store_dir)
     frozen = freeze_items(first, corpus.count_training_tokens(), 1)
@@ -150,9 +155,7 @@ def test_the_changed_begin_fitted_to_the_items(tmp_path: Path, base: Generation)
 
 
 def test_a_night_that_only_began_resumes_nothing(tmp_path: Path, base: Generation) -> None:
-    rows = base_order(planted_histories(100, ITEMS))
-    corpus = write_changed(tmp_path / "two", changed_histories(rows, 9), rows, ITEMS)
-    job = Job(tmp_path / "two", tmp_path / "store", CONFIG, 4 * 10**9, start="after one")
+    job, corpus = write_night(tmp_path)
     start_night(job, corpus, base, NO_NEW_ITEMS, 1.0)
     messages: list[str] = []
     train(job, lambda name, values: messages.append(values.get("message", "")))
@@ -174,10 +177,7 @@ def test_a_new_user_begins_where_its_history_says(tmp_path: Path, base: Generati
 
 
 def test_what_is_begun_or_folded_is_not_done_twice(tmp_path: Path, base: Generation) -> None:
-    rows = base_order(planted_histories(100, ITEMS))
-    changed = changed_histories(rows, 9)
-    corpus = write_changed(tmp_path / "two", changed, rows, ITEMS)
-    job = Job(tmp_path / "two", tmp_path / "store", CONFIG, 4 * 10**9, start="after one")
+    job, corpus = write_night(tmp_path)
     beginning = base, NO_NEW_ITEMS, 1.0
     start_night(job, corpus, *beginning)
     begun = open_generation(job.store_dir).generation
@@ -201,9 +201,7 @@ def test_what_is_begun_or_folded_is_not_done_twice(tmp_path: Path, base: Generat
 def test_what_is_trained_otherwise_cannot_go_on(
     tmp_path: Path, base: Generation, config: TrainConfig, reason: str
 ) -> None:
-    rows = base_order(planted_histories(100, ITEMS))
-    corpus = write_changed(tmp_path / "two", changed_histories(rows, 9), rows, ITEMS)
-    job = Job(tmp_path / "two", tmp_path / "store", config, 4 * 10**9, start="after one")
+    job, corpus = write_night(tmp_path, config)
     with pytest.raises(ConfigError, match=rf"{reason}.*--full"):
         start_night(job, corpus, base, NO_NEW_ITEMS, 1.0)
 

@@ -11,7 +11,6 @@ from surf2vec.trainer.training.record import Record, read_record
     ("manifest", "num_processes"),
     [
         ({}, 1),
-        ({"stage": "training"}, 2),  # of a version that did not count
         ({"stage": "training", "num_processes": 2}, 3),
         ({"stage": "trained", "num_processes": 3}, 3),
         ({"stage": "refitted", "num_processes": 3}, 3),

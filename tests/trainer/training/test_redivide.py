@@ -4,7 +4,6 @@ import dataclasses
 import json
 import socket
 import subprocess
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,35 +18,16 @@ from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest, writ
 from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.store.writer import open_pinned
 from surf2vec.trainer.training.item_blocks import ItemBlocks
-from surf2vec.trainer.training.job import Job
-from surf2vec.trainer.training.loop import StoppedError, train
+from surf2vec.trainer.training.loop import train
 from surf2vec.trainer.training.record import Load, Record, read_record, restart_epoch
 from surf2vec.trainer.training.redivide import epochs_done
-from tests.data.corpora import planted_histories, write_corpus
 from tests.roots.store_contents import find_topics, read_item_table
 from tests.servers.torchrun import PATIENCE_SECONDS, read_position, run_workers, start_machine, start_workers
-from tests.trainer.training.test_loop import divided, make_job
+from tests.trainer.training.stopping import PLAN, divided, train_until
+from tests.trainer.training.test_loop import corpus_dir, make_job
 
+__all__ = ["corpus_dir"]  # a fixture
 EPOCHS = 12
-
-
-@pytest.fixture(scope="module")
-def corpus_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("corpora") / "planted"
-    write_corpus(folder, planted_histories(num_users=400), partitions=8)
-    return folder
-
-
-def train_until(job: Job, position: int) -> None:
-    """Train alone, and stop there after a commit."""
-    stop = threading.Event()
-
-    def on_event(name: str, values: dict[str, Any]) -> None:
-        if name == "progress" and values["done"] == position:
-            stop.set()
-
-    with pytest.raises(StoppedError):
-        train(job, on_event, stop=stop)
 
 
 @pytest.mark.parametrize("settings", [{}, {"hs": 1}, {"hs": 1, "tree": "two_level"}], ids=str)
@@ -55,9 +35,9 @@ def train_until(job: Job, position: int) -> None:
 def test_blocks_are_divided_anew(
     corpus_dir: Path, tmp_path: Path, settings: dict[str, Any], stopped_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("surf2vec.trainer.training.preparation.plan_training", divided(3, num_blocks=3))
+    monkeypatch.setattr(PLAN, divided(3, num_blocks=3))
     job = make_job(corpus_dir, tmp_path, **settings)
-    train_until(job, stopped_at)
+    assert not train_until(job, [stopped_at])
     generation = open_generation(tmp_path)
     counts = open_corpus(corpus_dir).count_training_tokens()
     one = ItemBlocks(job.config, counts, 1)
@@ -111,8 +91,8 @@ def test_two_workers_go_on_with_what_one_began_and_three_with_that(
 ) -> None:
     job = make_job(corpus_dir, tmp_path / "store", epochs=EPOCHS, sharing="sharded")
     with monkeypatch.context() as patched:
-        patched.setattr("surf2vec.trainer.training.preparation.plan_training", divided(3, num_blocks=3))
-        train_until(job, 3 * 8 * 2 + 5)
+        patched.setattr(PLAN, divided(3, num_blocks=3))
+        assert not train_until(job, [3 * 8 * 2 + 5])
     left = open_generation(job.store_dir)
     with start_workers(
         dataclasses.replace(job, config=dataclasses.replace(job.config, commit_seconds=0)), 2
@@ -144,8 +124,8 @@ def test_workers_return_to_the_best_epoch_of_the_one_before_them(
         corpus_dir, tmp_path / "store", sharing="replicated", epochs=60, alpha=1.0, patience=12, tile_users=1
     )
     with monkeypatch.context() as patched:
-        patched.setattr("surf2vec.trainer.training.preparation.plan_training", divided(3, num_blocks=3))
-        train_until(job, 3 * 8 * 10)
+        patched.setattr(PLAN, divided(3, num_blocks=3))
+        assert not train_until(job, [3 * 8 * 10])
     best = open_pinned(job.store_dir, "best")
     assert best.position < 3 * 8 * 10
     kept = best.read_items()
