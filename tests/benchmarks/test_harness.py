@@ -1,7 +1,6 @@
 """Which case speaks for a benchmark, and how figures are shown."""
 
 import csv
-import io
 import json
 import re
 import sys
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.benchmarks import harness
-from tests.benchmarks.harness import print_table, run_benchmark, show_figure, worst_case
+from tests.benchmarks.harness import run_benchmark, show_figure, worst_case
 
 EPOCHS = 20
 
@@ -62,24 +61,3 @@ def test_a_small_run_takes_other_options_and_constants(
     assert run_benchmark(measure_users, small={"users": 50, "EPOCHS": 1}) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["ratio"], result["epochs"]) == (5, 1)
-
-
-def test_cases_with_other_figures_stand_in_a_table_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    written = io.StringIO()
-    monkeypatch.setattr(harness.sys, "stdout", written)
-    print_table("some", [case(1.0, "none"), case(2.0, "none") | {"seconds": 3}, case(4.0, "none")])
-    tables = written.getvalue().split("some")[1:]
-    assert len(tables) == 2
-    assert "at 1.0" in tables[0]
-    assert "at 4.0" in tables[0]
-    assert "seconds" not in tables[0]
-    assert "seconds" in tables[1]
-
-
-def test_many_figures_stand_below_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    written = io.StringIO()
-    monkeypatch.setattr(harness.sys, "stdout", written)
-    print_table("some", [case(1.0, "none") | {f"figure {n}": n for n in range(20)}])
-    lines = written.getvalue().splitlines()
-    assert any("figure 7" in line and line.count("7") == 2 for line in lines)
-    assert not any("figure 7" in line and "figure 8" in line for line in lines)

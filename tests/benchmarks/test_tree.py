@@ -1,4 +1,4 @@
-"""Full softmax by hand beside torch's autograd, and the comparison of losses and of seconds on literal figures."""
+"""Full softmax by hand beside torch's autograd."""
 
 import numpy as np
 import pytest

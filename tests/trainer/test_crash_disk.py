@@ -4,7 +4,6 @@ import dataclasses
 import os
 import resource
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,6 +17,7 @@ from surf2vec.trainer.store.manifests import FORMAT_VERSION
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
 from tests.data.corpora import planted_histories, write_corpus
+from tests.faults.small_disk import small_disk
 from tests.faults.trainer_kills import budgets, run, start, wait_for_commit
 from tests.roots.store_contents import assert_same_bits
 from tests.trainer.training.stopping import train_until
@@ -37,19 +37,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Job:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 24 MB in memory."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(
-            f"no file system may be mounted here ({mounted.stderr.strip()}); the limit on files is tested still"
-        )
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", "24m") as folder:
+        yield folder
 
 
 def fill(path: Path) -> None:
@@ -68,13 +58,13 @@ def check_that_it_stopped(code: int, errors: str, reason: str) -> None:
     assert "run the same command again; what was committed is whole" in errors
 
 
-def test_a_full_disk_during_write_back(undisturbed: Job, small_disk: Path) -> None:
+def test_a_full_disk_during_write_back(undisturbed: Job, disk: Path) -> None:
     """Users go through slots; the disk fills behind the first commit. Space comes back, and the training goes on."""
     small_budget = budgets(undisturbed.store_dir)[0]
-    job = dataclasses.replace(undisturbed, store_dir=small_disk / "store", host_memory_bytes=small_budget)
+    job = dataclasses.replace(undisturbed, store_dir=disk / "store", host_memory_bytes=small_budget)
     with start(job) as process:
         wait_for_commit(process, job.store_dir)
-        filler = small_disk / "filler"
+        filler = disk / "filler"
         fill(filler)
         errors = process.communicate()[1]
     check_that_it_stopped(process.returncode, errors, "No space left")

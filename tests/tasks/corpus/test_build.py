@@ -96,7 +96,8 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Root:
 
 
 def digests(corpus: Corpus) -> dict[str, str]:
-    return {path.name: digest_file(path) for path in corpus.folder.iterdir()}
+    paths = [path for path in corpus.folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(corpus.folder)): digest_file(path) for path in paths}
 
 
 @pytest.mark.parametrize(("group_events", "threads", "factor"), [(10**6, 1, 1), (1, 2, 1), (3000, 2, 3), (9000, 1, 2)])

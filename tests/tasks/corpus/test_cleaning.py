@@ -19,10 +19,6 @@ def make_histories(*tokens: list[int]) -> Tokens:
     return Tokens(offsets.astype(np.int64), np.array([t for history in tokens for t in history], dtype=np.int32))
 
 
-def test_no_events_have_no_first_visits() -> None:
-    assert find_first_visits(np.empty(0, np.int32), np.empty(0, np.int32)).tolist() == []
-
-
 @pytest.mark.parametrize(
     ("history", "place"), [([3], -1), ([3, 3, 3], -1), ([3, 4], 1), ([3, 4, 3, 4], 1), ([1, 2, 1, 9, 2], 3)]
 )

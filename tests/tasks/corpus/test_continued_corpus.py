@@ -21,12 +21,18 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.upkeep.doctor import examine
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
-from surf2vec.trainer.system.files import digest_file
 from tests.data.cleaning_model import read_vocabulary
 from tests.data.continued_corpora import Night, Rows, build, check_night, continue_plainly, histories_of, in_window
 from tests.data.event_files import Event, moment, write_events
 from tests.faults.exits import run_dying
-from tests.tasks.corpus.test_build import EVERYTHING, MEMORY_BYTES, many_events, random_events, random_settings
+from tests.tasks.corpus.test_build import (
+    EVERYTHING,
+    MEMORY_BYTES,
+    digests,
+    many_events,
+    random_events,
+    random_settings,
+)
 
 
 def visits(user: str, *urls: str, day: int) -> list[Event]:
@@ -178,12 +184,6 @@ def test_any_nights_continue_as_the_plain_rules_say(
         assert [found.message for found in examine(root) if found.level != "ok" and "corpus" in found.place] == []
     finally:
         shutil.rmtree(folder)
-
-
-def digests(corpus: Corpus) -> dict[str, str]:
-    return {
-        str(path.relative_to(corpus.folder)): digest_file(path) for path in corpus.folder.rglob("*") if path.is_file()
-    }
 
 
 @pytest.fixture(scope="module")

@@ -37,13 +37,18 @@ def make(folder: Path, histories: dict[str, list[int]]) -> Corpus:
     return write_corpus(folder, histories, partitions=4, num_items=NUM_ITEMS)
 
 
-def test_a_walk_has_an_order(tmp_path: Path) -> None:
-    assert has_order(make(tmp_path / "corpus", walk(200)))
+def numbered(num_users: int) -> dict[str, list[int]]:
+    """A ground truth without users: each history is in the order of the page numbers."""
+    rng = np.random.default_rng(1)
+    return {f"user-{n}": np.sort(rng.choice(NUM_ITEMS, 8, replace=False)).tolist() for n in range(num_users)}
 
 
-def test_a_walk_without_any_chance_has_an_order(tmp_path: Path) -> None:
-    """Everybody goes from each page to the next one: the difference is the same for all users."""
-    histories = {f"user-{n}": [(n + step) % NUM_ITEMS for step in range(8)] for n in range(200)}
+ROUND = {f"user-{n}": [(n + step) % NUM_ITEMS for step in range(8)] for n in range(200)}
+"""Everybody goes from each page to the next one: the difference is the same for all users."""
+
+
+@pytest.mark.parametrize("histories", [walk(200), ROUND, numbered(400)], ids=["a walk", "without chance", "by number"])
+def test_histories_with_an_order(tmp_path: Path, histories: dict[str, list[int]]) -> None:
     assert has_order(make(tmp_path / "corpus", histories))
 
 
@@ -51,13 +56,6 @@ def test_a_walk_without_any_chance_has_an_order(tmp_path: Path) -> None:
 def test_the_same_pages_shuffled_have_none(tmp_path: Path, seed: int) -> None:
     """Users still see pages that belong together, so that pairs repeat: but not more often side by side."""
     assert not has_order(make(tmp_path / "corpus", shuffled(walk(200), seed)))
-
-
-def test_pages_by_number_that_anybody_may_see_have_an_order(tmp_path: Path) -> None:
-    """A ground truth without users: each history is in the order of the page numbers."""
-    rng = np.random.default_rng(1)
-    histories = {f"user-{n}": np.sort(rng.choice(NUM_ITEMS, 8, replace=False)).tolist() for n in range(400)}
-    assert has_order(make(tmp_path / "corpus", histories))
 
 
 @pytest.mark.parametrize("histories", [{"ann": [1, 2]}, {"ann": [1, 2, 3], "bob": [1, 2, 3]}, {"ann": [4, 4, 4, 4]}])

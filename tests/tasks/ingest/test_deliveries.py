@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from surf2vec.trainer.errors import ConfigError
-from surf2vec.trainer.system.files import read_json
 from tests.roots.ingest import events_files, read_events, read_rejects, snapshot, take_in, write_log
 
 
@@ -46,16 +45,6 @@ def test_the_same_bytes_count_once(tmp_path: Path, root: Path) -> None:
     assert (first["sources_new"], first["sources_known"]) == (1, 1)
     assert again == first | {"sources_new": 0, "sources_known": 2}
     assert take_in(root) == again | {"sources_known": 0}
-
-
-def test_old_bytes_stay_under_the_name_of_their_copy(tmp_path: Path, root: Path) -> None:
-    write_log(tmp_path / "a.csv", "u,/old,2020-07-01")
-    (tmp_path / "b.csv").write_bytes((tmp_path / "a.csv").read_bytes())
-    take_in(root, f"{tmp_path}/*.csv")
-    write_log(tmp_path / "a.csv", "u,/new,2020-07-01")
-    take_in(root, tmp_path / "a.csv")
-    assert [row[1] for row in read_events(root)] == ["/new", "/old"]
-    assert [Path(source["name"]).name for source in read_json(root / "sources.json")["sources"]] == ["a.csv", "b.csv"]
 
 
 def test_other_rules_want_all_logs_again(tmp_path: Path, root: Path) -> None:

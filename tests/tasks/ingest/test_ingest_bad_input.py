@@ -2,8 +2,6 @@
 
 import os
 import random
-import subprocess
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import pytest
 from surf2vec.tasks.ingest import ingest as ingest_module
 from surf2vec.tasks.ingest import staging
 from surf2vec.trainer.errors import InputError, RejectedError, ResourceError, SurfError
+from tests.faults.small_disk import small_disk
 from tests.roots.ingest import read_events, read_rejects, snapshot, take_in, write_log
 
 GOOD = [f"u{n % 7},/p{n % 11},2020-07-01 10:{n % 60:02}" for n in range(200)]
@@ -179,13 +178,20 @@ def test_the_limit_itself_is_allowed(tmp_path: Path, root: Path) -> None:
     take_in(root, write_log(tmp_path / "a.csv", *GOOD[:99], "u,/a,whenever"), max_reject_ratio=0.01)
 
 
-def test_a_source_without_one_usable_line(tmp_path: Path, root: Path) -> None:
-    write_log(tmp_path / "a.csv", *GOOD)
-    write_log(tmp_path / "b.csv", "u,/a,whenever")
-    message = refuse(
-        root, RejectedError, r"b\.csv has 1 lines and none is usable \(1 time not readable\)", f"{tmp_path}/*.csv"
-    )
-    assert "rejects/failed" in message
+@pytest.mark.parametrize(
+    ("line", "beside", "message"),
+    [
+        ("u,/a,whenever", GOOD, r"b\.csv has 1 lines and none is usable \(1 time not readable\)(?s:.*)rejects/failed"),
+        ("u,about:blank,2020-07-01", [], r"nothing is usable in 1 new logs with 1 lines \(1 not a page\)"),
+    ],
+)
+def test_a_source_without_one_usable_line(
+    tmp_path: Path, root: Path, line: str, beside: list[str], message: str
+) -> None:
+    if beside:
+        write_log(tmp_path / "a.csv", *beside)
+    write_log(tmp_path / "b.csv", line)
+    refuse(root, RejectedError, message, f"{tmp_path}/*.csv")
 
 
 def test_the_first_times_that_cannot_be_read_are_shown_and_their_format_is_a_setting(
@@ -199,11 +205,6 @@ def test_the_first_times_that_cannot_be_read_are_shown_and_their_format_is_a_set
     ) in message
     take_in(root, log, time_format="%d.%m.%Y %H:%M", timezone="UTC")
     assert len(read_events(root)) == 1 + 5
-
-
-def test_nothing_but_what_is_left_out(tmp_path: Path, root: Path) -> None:
-    log = write_log(tmp_path / "a.csv", "u,about:blank,2020-07-01")
-    refuse(root, RejectedError, r"nothing is usable in 1 new logs with 1 lines \(1 not a page\)", log)
 
 
 def test_a_source_that_is_all_left_out_beside_a_good_one(tmp_path: Path, root: Path) -> None:
@@ -254,39 +255,19 @@ def test_no_permission_to_read(tmp_path: Path, root: Path) -> None:
 
 def test_too_little_memory(tmp_path: Path, root: Path) -> None:
     log = write_log(tmp_path / "a.csv", *GOOD)
-    refuse(
-        root,
-        ResourceError,
-        r"1\.0 MB of memory do not suffice while logs are ingested: raise --host-memory",
-        log,
-        memory_bytes=1_000_000,
-    )
+    message = r"1\.0 MB of memory do not suffice while logs are ingested: raise --host-memory"
+    refuse(root, ResourceError, message, log, memory_bytes=1_000_000)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 2 MB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.decode().strip()}")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
-
-
-def test_the_disk_is_full(tmp_path: Path, small_disk: Path) -> None:
-    root = small_disk / "root"
-    take_in(root, write_log(tmp_path / "a.csv", "u,/old,2020-06-30"))
+def test_the_disk_is_full(tmp_path: Path) -> None:
     draw = random.Random(1)
     lines = (f"{draw.getrandbits(64):x},/{draw.getrandbits(64):x},2020-07-01" for _ in range(200_000))
-    big = write_log(tmp_path / "big.csv", *lines)
-    message = refuse(root, ResourceError, r"the disk of .* is full while logs are ingested: .*B are free", big)
-    assert "What was there before is untouched; free space" in message
+    with small_disk(tmp_path / "disk", "2m") as disk:
+        take_in(disk / "root", write_log(tmp_path / "a.csv", "u,/old,2020-06-30"))
+        message = (
+            r"the disk of .* is full while logs are ingested: .*B are free(?s:.*)What was there before is untouched"
+        )
+        refuse(disk / "root", ResourceError, message, write_log(tmp_path / "big.csv", *lines))
 
 
 def test_a_full_disk_at_the_commit(tmp_path: Path, root: Path) -> None:

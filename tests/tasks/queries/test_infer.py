@@ -348,36 +348,3 @@ def test_a_killed_call_leaves_nothing_after_the_next_and_a_living_one_is_left_al
     infer(root, "r1", ask(log, tmp_path / "other.parquet"))
     assert list(root.temporary.iterdir()) == []
     assert list(out.parent.iterdir()) == []
-
-
-@pytest.mark.long
-def test_the_command_answers_from_the_release_that_serves(tmp_path: Path) -> None:
-    import json
-
-    from tests.flows.test_cli import call
-    from tests.flows.test_nightly import run, write_logs
-
-    root = tmp_path / "root"
-    made = run(root, "--logs", str(write_logs(tmp_path / "day.csv")))
-    log = write_log(tmp_path / "log.csv", *LITERAL, header="who,url,ts")
-    out = tmp_path / "new" / "v.parquet"
-    columns = ("--set", "ingest.columns.user=who")
-    infer_log = ("infer", "--root", str(root), "--logs", str(log), "--out", str(out), *columns, "--json")
-    answers, data = [], []
-    for _ in range(2):
-        result = call(*infer_log)
-        assert result.returncode == 0, result.stderr
-        answers.append({key: value for key, value in json.loads(result.stdout).items() if key != "seconds"})
-        data.append(out.read_bytes())
-    assert answers[0] == answers[1]
-    assert data[0] == data[1]
-    assert answers[0] == {
-        "users": 2, "users_without_known_items": 1, "events": 5, "events_forgotten": 0, "events_unknown_items": 2,
-        "rejected": 0, "items": 60,
-        "vector_size": 44, "release": made["release"], "out": str(out), "bytes": len(data[0]),
-    }  # fmt: skip
-    result = call(
-        "infer", "--root", str(root), "--logs", str(log), "--out", str(tmp_path / "v.csv"), *columns, "--json"
-    )
-    assert (result.returncode, json.loads(result.stdout)["error"]["code"]) == (2, "bad_config")
-    assert "Traceback" not in result.stderr

@@ -58,12 +58,9 @@ def test_metrics_have_the_same_figures() -> None:
     assert None not in metrics.values()
 
 
-def test_a_record_of_an_earlier_version_has_gaps() -> None:
+def test_without_a_training_there_are_no_figures() -> None:
     assert list_measured(TrainStep()) == []
     assert set(list_train_metrics(TrainStep()).values()) == {None}
-    old = TrainStep(plan={"peak_bytes": 1}, train_seconds=2.0)
-    assert {row["what"]: row["measured"] for row in list_measured(old)}["Read"] == "–"
-    assert list_caveats(old, None) == []
 
 
 LOAD: dict[str, float] = {

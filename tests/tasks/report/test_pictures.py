@@ -61,11 +61,6 @@ def test_rows_without_a_direction_are_left_out(tmp_path: Path) -> None:
     assert np.allclose(np.linalg.norm(pages.directions, axis=1), 1)
 
 
-def test_an_export_without_items(tmp_path: Path) -> None:
-    write_json(tmp_path / "manifest.json", manifest_of({}))
-    assert read_pages(tmp_path).urls == []
-
-
 def test_neighbours_are_of_the_planted_group_though_all_share_a_shift(tmp_path: Path) -> None:
     X, group = plant_groups(60, 5)
     pages = read_pages(write_export(tmp_path, [str(ix) for ix in range(60)], list(range(60, 0, -1)), X))

@@ -108,7 +108,7 @@ def test_altered_files_give_errors_that_are_meant_to_be_read(
 
 @FORMATS
 @pytest.mark.parametrize("name", NAMES)
-def test_gensim_reads_what_we_write(tmp_path: Path, name: str, binary: bool) -> None:
+def test_gensim_reads_what_we_write_and_we_what_it_writes(tmp_path: Path, name: str, binary: bool) -> None:
     from gensim.models import KeyedVectors
 
     vectors = draw(len(URLS), 5)
@@ -116,38 +116,31 @@ def test_gensim_reads_what_we_write(tmp_path: Path, name: str, binary: bool) -> 
     keyed = KeyedVectors.load_word2vec_format(str(tmp_path / name), binary=binary)
     assert keyed.index_to_key == URLS
     np.testing.assert_array_equal(keyed.vectors, vectors)
-
-
-@FORMATS
-@pytest.mark.parametrize("name", NAMES)
-def test_we_read_what_gensim_writes(tmp_path: Path, name: str, binary: bool) -> None:
-    from gensim.models import KeyedVectors
-
-    vectors = draw(len(URLS), 5)
-    keyed = KeyedVectors(5)
-    keyed.add_vectors(URLS, vectors)
-    keyed.save_word2vec_format(str(tmp_path / name), binary=binary)
-    assert_same(read_word2vec(tmp_path / name), URLS, vectors)
-
-
-def test_text_names_may_have_spaces_and_lines_trailing_blanks(tmp_path: Path) -> None:
-    path = tmp_path / "v.txt"
-    path.write_bytes(b"3 2\r\nuser 12\t1 -2.5e-1 \r\n  a\tb  +.5 0\r\n0.5 3. 4\n\n \n")
-    assert_same(read_word2vec(path), ["user 12", "a\tb", "0.5"], np.array([[1, -0.25], [0.5, 0], [3, 4]], np.float32))
-
-
-def test_text_may_end_without_a_newline_and_have_one_row(tmp_path: Path) -> None:
-    (tmp_path / "v.txt").write_bytes(b"1 2\npage 0.5 1 2")
-    assert_same(read_word2vec(tmp_path / "v.txt"), ["page 0.5"], np.array([[1, 2]], np.float32))
-
-
-def test_rows_of_the_original_word2vec_end_with_a_newline(tmp_path: Path) -> None:
-    rows = [name + b" " + struct.pack("<2f", 1, 2) + b"\n" for name in (b"a", b"b")]
-    (tmp_path / "v.bin").write_bytes(b"2 2\n" + b"".join(rows))
-    assert_same(read_word2vec(tmp_path / "v.bin"), ["a", "b"], np.array([[1, 2], [1, 2]], np.float32))
+    keyed.save_word2vec_format(str(tmp_path / f"theirs-{name}"), binary=binary)
+    assert_same(read_word2vec(tmp_path / f"theirs-{name}"), URLS, vectors)
 
 
 ONE = struct.pack("<2f", 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("content", "names", "vectors"),
+    [
+        (
+            b"3 2\r\nuser 12\t1 -2.5e-1 \r\n  a\tb  +.5 0\r\n0.5 3. 4\n\n \n",
+            ["user 12", "a\tb", "0.5"],
+            [[1, -0.25], [0.5, 0], [3, 4]],
+        ),
+        (b"1 2\npage 0.5 1 2", ["page 0.5"], [[1, 2]]),
+        (b"2 2\na " + ONE + b"\nb " + ONE + b"\n", ["a", "b"], [[1, 2], [1, 2]]),
+    ],
+    ids=["spaces in names, blanks at ends of lines", "no newline at the end", "as the original word2vec writes"],
+)
+def test_files_of_others(tmp_path: Path, content: bytes, names: list[str], vectors: list[list[float]]) -> None:
+    (tmp_path / "v").write_bytes(content)
+    assert_same(read_word2vec(tmp_path / "v"), names, np.array(vectors, np.float32))
+
+
 NAN = struct.pack("<2f", 1, float("nan"))
 
 

@@ -29,6 +29,7 @@ from surf2vec.trainer.model.trees import make_tree, path
 from tests.trainer.kernels.work import SETTINGS, arrays, make_config, make_rows, make_work, train_users_of
 
 KERNELS = ["reference", "cpu"]
+ACCUMULATED = ["dbow", "dbow negative sampling"]
 ROOT = Path(__file__).parents[3]
 
 
@@ -46,6 +47,31 @@ def assert_like_the_reference(work: Pass) -> None:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_cpu_does_what_the_reference_does(name: str, optimizer: str, dims: int) -> None:
     assert_like_the_reference(make_work(make_config(optimizer=optimizer, vector_size=dims, **SETTINGS[name])))
+
+
+@pytest.mark.parametrize("dims", [19, 64, 150])
+@pytest.mark.parametrize("accumulate", [2, 7, 40, 1000])
+@pytest.mark.parametrize("name", ACCUMULATED)
+@pytest.mark.parametrize("optimizer", ["adagrad", "sgd"])
+def test_accumulated_steps_are_those_of_the_reference(name: str, optimizer: str, accumulate: int, dims: int) -> None:
+    settings = SETTINGS[name] | {"vector_size": dims, "optimizer": optimizer, "accumulate": accumulate}
+    assert_like_the_reference(make_work(make_config(**settings)))
+
+
+@pytest.mark.parametrize("name", ACCUMULATED)
+@pytest.mark.parametrize("num_items", [1, 30, 1000])
+def test_accumulated_steps_end_with_the_same_bits_on_any_number_of_threads(
+    name: str, num_items: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Items stand still while users are trained; more threads than cores, and than users, too."""
+    monkeypatch.setattr(cpu, "max_threads", lambda: 64)
+    results = set()
+    for threads in (1, 2, 3, 7):
+        work = make_work(make_config(accumulate=50, threads=threads, vector_size=80, **SETTINGS[name]), 120, num_items)
+        users, items = make_rows(work)
+        num_kept = cpu.train_users(users, items, work)
+        results.add((num_kept, b"".join(array.tobytes() for array in arrays(users, items))))
+    assert len(results) == 1
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -253,18 +279,6 @@ def test_only_the_users_in_the_order_change(name: str) -> None:
     untouched = [row for row in range(1, 39) if row not in (4, 7)]
     np.testing.assert_array_equal(users.vectors[untouched], before[untouched])
     assert np.isfinite(items.outputs.vectors).all()
-
-
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("name", KERNELS)
-def test_the_same_call_gives_the_same_bits(name: str, setting: str) -> None:
-    work = make_work(make_config(**SETTINGS[setting]), num_users=15)
-    results = []
-    for _ in range(2):
-        users, items = make_rows(work)
-        train_users_of(name, work.config)(users, items, work)
-        results.append([array.tobytes() for array in arrays(users, items)])
-    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("is_frozen", [False, True])

@@ -102,15 +102,6 @@ def test_a_single_class_needs_no_choice(shape: str) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_two_classes_are_one_sigmoid(shape: str) -> None:
-    tree = SHAPES[shape](np.array([4, 9]))
-    chances = np.exp(log_probabilities(tree, np.array([[2]], np.float32), np.array([[0.5]], np.float32)))[0]
-    first = path(tree, 0) == [(0, 0)]
-    assert tree.num_rows == 1
-    np.testing.assert_allclose(chances[:: 1 if first else -1], [1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1))], rtol=1e-6)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
 @given(counts=COUNTS)
 def test_trees_are_proper(shape: str, counts: NDArray[np.int64]) -> None:
     tree = SHAPES[shape](counts)
