@@ -15,7 +15,7 @@ SEED = 7
 
 
 def test_urls() -> None:
-    found = check_urls(5_000, SEED)
+    found = check_urls(6_000, SEED, batch=500)
     check_long(found)
     assert found.faults == []
     assert found.items > 2_500

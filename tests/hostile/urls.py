@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -87,19 +88,21 @@ def change_text(draws: Random, text: str) -> str:
     return text
 
 
-def draw_batches(num: int, seed: int) -> Iterator[tuple[list[str], UrlRules]]:
-    draws = Random(seed)
-    for start in range(0, num, BATCH):
-        yield [draw_url(draws) for _ in range(min(BATCH, num - start))], draws.choice(RULES)
-
-
-def check_urls(num: int, seed: int) -> Found:
-    """Check `num` URLs, in batches each with other rules."""
-    found = Found()
+@contextmanager
+def connect_with_cut() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection that knows what SQL cuts off a URL."""
     with duckdb.connect() as con:
         create_macro(con, "staging/page_key", ("url", "keeps_query", "max_url_bytes"))
-        for urls, rules in draw_batches(num, seed):
-            check_batch(con, urls, rules, found)
+        yield con
+
+
+def check_urls(num: int, seed: int, batch: int = BATCH) -> Found:
+    """Check `num` URLs, in batches each with other rules."""
+    found, draws = Found(), Random(seed)
+    with connect_with_cut() as con:
+        for start in range(0, num, batch):
+            urls = [draw_url(draws) for _ in range(min(batch, num - start))]
+            check_batch(con, urls, draws.choice(RULES), found)
     return found
 
 

@@ -110,15 +110,10 @@ def test_an_altered_corpus_is_not_trained_on(trained: tuple[Root, str], tmp_path
             assert not has_generation(store)
 
 
-def test_an_altered_vocabulary_is_not_exported(trained: tuple[Root, str]) -> None:
+@pytest.mark.parametrize("name", ["vocabulary.parquet", "p00000.activity.npy"])
+def test_an_altered_file_of_the_corpus_is_not_exported(trained: tuple[Root, str], name: str) -> None:
     root, window_id = trained
-    path = root.corpus(window_id) / "vocabulary.parquet"
-    assert check(path, lambda: read_json(_export(root, window_id) / EXPORT_MANIFEST)["item_files"]) == NUM_PLACES
-
-
-def test_altered_activity_is_not_exported(trained: tuple[Root, str]) -> None:
-    root, window_id = trained
-    path = root.corpus(window_id) / "p00000.activity.npy"
+    path = root.corpus(window_id) / name
     assert check(path, lambda: read_json(_export(root, window_id, activity=True) / EXPORT_MANIFEST)) == NUM_PLACES
 
 

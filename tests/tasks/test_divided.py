@@ -28,6 +28,7 @@ from surf2vec.trainer.training.infer import refit_held_out
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
 from tests.data.corpora import planted_histories
+from tests.roots.files import bytes_of
 from tests.roots.ingest import write_log
 from tests.roots.store_contents import assert_same_bits
 from tests.servers.part_processes import Divided, open_processes
@@ -65,11 +66,6 @@ def take_in(root: Root, logs: Path, fan_out: FanOut, **settings: Any) -> dict[st
     return told | {"window_id": built["window_id"]}
 
 
-def bytes_of(root: Root, *names: str) -> dict[str, bytes]:
-    paths = [path for name in names for path in sorted((root.path / name).rglob("*")) if path.is_file()]
-    return {str(path.relative_to(root.path)): path.read_bytes() for path in paths}
-
-
 def make_release(root: Root, window_id: str, fan_out: FanOut) -> None:
     corpus = open_corpus(root.corpus(window_id))
     settings = TrainConfig(vector_size=8, epochs=3, threads=1, negative=5)
@@ -85,11 +81,13 @@ def test_a_release_is_the_same_bytes_whoever_does_its_parts(tmp_path: Path, proc
     roots = [open_root(tmp_path / name) for name in ("one", "many")]
     told = [take_in(root, tmp_path / "logs", hands) for root, hands in zip(roots, (HERE, processes), strict=True)]
     assert told[0] == told[1]
-    assert bytes_of(roots[0], "events", "rejects", "corpus") == bytes_of(roots[1], "events", "rejects", "corpus")
+    assert bytes_of(roots[0].path, "events", "rejects", "corpus") == bytes_of(
+        roots[1].path, "events", "rejects", "corpus"
+    )
     for root, hands in zip(roots, (HERE, processes), strict=True):
         make_release(root, told[0]["window_id"], hands)
     assert_same_bits(roots[0].store, roots[1].store)
-    one, many = (bytes_of(root, "export") for root in roots)
+    one, many = (bytes_of(root.path, "export") for root in roots)
     assert one == many
     assert len(one) > 10
     names = ("stage_part", "clean_part", "write_part", "refit_part", "write_users")
@@ -115,7 +113,7 @@ def test_a_corpus_that_continues_another_is_the_same_bytes(tmp_path: Path, proce
         ]  # fmt: skip
         assert told[0] == told[1]
         assert told[0].get("num_changed", 1) > 0
-    assert bytes_of(root, "corpus") == bytes_of(other, "corpus")
+    assert bytes_of(root.path, "corpus") == bytes_of(other.path, "corpus")
 
 
 def test_one_log_is_read_where_the_command_was_given(tmp_path: Path, processes: Divided) -> None:
@@ -129,14 +127,14 @@ def test_a_part_that_fails_leaves_what_was_there(tmp_path: Path, processes: Divi
     write_days(tmp_path / "logs", range(1, 3))
     root = open_root(tmp_path / "root")
     take_in(root, tmp_path / "logs", processes)
-    before = bytes_of(root, "events", "sources.json")
+    before = bytes_of(root.path, "events", "sources.json")
     write_days(tmp_path / "logs", range(3, 5))
     lines = "".join(f"u{n},/p/{n * n},2026-01-01T00:00:00Z\n" for n in range(50_000))
     whole = gzip.compress(f"user_id,url,ts\n{lines}".encode())
     (tmp_path / "logs" / "9.csv.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InputError, match=r"9\.csv\.gz is cut short or damaged"):
         take_in(root, tmp_path / "logs", processes)
-    assert bytes_of(root, "events", "sources.json") == before
+    assert bytes_of(root.path, "events", "sources.json") == before
     assert list(root.temporary.iterdir()) == []
 
 

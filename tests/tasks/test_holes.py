@@ -31,7 +31,6 @@ from surf2vec.trainer.store.writer import pin_generation
 from surf2vec.trainer.training.infer import refit_held_out
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
-from tests.data.corpora import user_hash
 from tests.roots.ingest import write_log
 from tests.roots.releases import read_users
 from tests.roots.training import MEMORY_BYTES, SETTINGS, rows_by_user
@@ -181,16 +180,3 @@ def test_changed_rows_are_trained_ranked_and_fitted_again(made: tuple[Root, Corp
     told = evaluate(changed, generation)
     assert told["num_users"] == changed.manifest["num_held_out"] == whole.manifest["num_held_out"] > 0
     assert refit_held_out(job, changed, {"evaluation": told}).manifest["stage"] == "refitted"
-
-
-def histories_of(corpus: Corpus) -> dict[str, tuple[list[int], int, bool]]:
-    """Tokens, last day and whether they are held out, of every user; all in the right micro-partition."""
-    found = {}
-    for partition in range(corpus.num_partitions):
-        histories = corpus.read(partition)
-        for row, user in enumerate(corpus.read_users(partition).to_pylist()):
-            if user["user_id"] is not None:
-                assert user_hash(user["user_id"]) % corpus.num_partitions == partition
-                tokens = histories.tokens[histories.offsets[row] : histories.offsets[row + 1]].tolist()
-                found[user["user_id"]] = tokens, user["last_day"], bool(histories.is_held_out[row])
-    return found

@@ -18,15 +18,12 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import DamageError, ResourceError, TrainingError
 from surf2vec.trainer.system.files import read_json, verify_file
 from tests.data.corpora import user_hash
+from tests.roots.files import bytes_of
 from tests.roots.releases import NUM_ITEMS, draw_generation, make_corpus, make_release, read_items, read_users
 
 
 def ask(root: Root, corpus_dir: Path) -> Export:
     return Export(corpus_dir, root.export("r1"), "r1", "run-1", "space-1", ExportConfig(activity=False))
-
-
-def bytes_of(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def test_every_user_and_item_comes_out_with_its_vector(tmp_path: Path) -> None:

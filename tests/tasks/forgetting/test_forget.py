@@ -25,12 +25,12 @@ from surf2vec.trainer.store.manifests import STORE_MANIFEST, write_manifest
 from surf2vec.trainer.store.writer import lock_store, open_pinned
 from surf2vec.trainer.system.files import read_json, write_json
 from tests.faults.exits import run_dying
+from tests.roots.files import bytes_of
 from tests.roots.ingest import check_events, read_events
 from tests.roots.releases import STORAGES, read_users
 from tests.roots.serving import champion_vectors, deliver, make_served
 from tests.roots.training import MEMORY_BYTES, make_trained, rows_by_user
 from tests.tasks.upkeep.test_gc import put_back
-from tests.tasks.upkeep.test_repartition import snapshot
 
 CONFIG = PublishConfig()
 GOING = ["user-11", "user-33", "nobody"]
@@ -146,12 +146,12 @@ def test_an_older_release_is_pulled_without_them(tmp_path: Path) -> None:
 
 def test_the_same_again_changes_nothing(root: Root) -> None:
     first = erase(root)
-    before = {name: digest for name, digest in snapshot(root).items() if "mlflow.db" not in name}
+    before = {name: digest for name, digest in bytes_of(root.path).items() if "mlflow.db" not in name}
     for user_ids in (GOING, None, ["a stranger"]):
         told = erase(root, user_ids)
         assert (told["events"], told["release"], told["removed"], told["found"]) == (0, None, [], 0)
         assert told["model_version"] == first["model_version"]
-    after = {name: digest for name, digest in snapshot(root).items() if "mlflow.db" not in name}
+    after = {name: digest for name, digest in bytes_of(root.path).items() if "mlflow.db" not in name}
     assert {name for name in before | after if before.get(name) != after.get(name)} == {"forgotten.parquet"}
 
 

@@ -8,12 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from surf2vec.tasks.config import EvaluateConfig, IngestConfig
 from surf2vec.tasks.corpus.window import CorpusRequest, name_corpus, select_window
@@ -322,33 +319,6 @@ def test_users_are_estimated_by_bytes(format: str, compression: str, num_bytes: 
 def test_nothing_ingested_and_nothing_given(root: Path) -> None:
     with pytest.raises(InputError, match="nothing was ingested into .*: give logs with --logs"):
         take_in(root)
-
-
-TEXTS = st.text(st.sampled_from("ab,;\"'\té \\{}[]?/"), min_size=1, max_size=8).filter(
-    lambda text: text.strip() == text
-)
-
-
-@settings(max_examples=10)
-@given(rows=st.lists(st.tuples(TEXTS, TEXTS, st.integers(0, 10**6)), min_size=1, max_size=12))
-def test_any_text_survives_csv_and_json(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, int]]
-) -> None:
-    folder = tmp_path_factory.mktemp("any")
-    with duckdb.connect() as con:
-        con.register(
-            "rows",
-            pa.table(
-                {"user_id": [r[0] for r in rows], "url": ["id " + r[1] for r in rows], "ts": [r[2] for r in rows]}
-            ),
-        )
-        con.execute(f"copy rows to '{folder}/a.csv' (header, force_quote (user_id))")
-        con.execute(f"copy rows to '{folder}/a.jsonl' (format json)")
-    found = []
-    for name in ("a.csv", "a.jsonl"):
-        take_in(folder / f"root-{name}", folder / name)
-        found.append(read_events(folder / f"root-{name}", "user_id, url, epoch_us(ts)"))
-    assert found[0] == found[1] == sorted((user, "id " + url, order) for user, url, order in rows)
 
 
 @pytest.mark.parametrize(

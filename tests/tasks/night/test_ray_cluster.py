@@ -21,6 +21,7 @@ from surf2vec.tasks.root.run import open_root
 from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.system.fan_out import HERE
 from tests.flows.test_cli import COMMAND
+from tests.roots.files import bytes_of
 from tests.roots.store_contents import assert_same_bits
 from tests.servers.ray_nodes import RAY, Cluster, open_cluster
 
@@ -71,11 +72,6 @@ def kill_workers(cluster: Cluster, night: subprocess.Popen[str], num_kills: int)
 def count_parts(address: str, root: Path) -> int:
     with open_fan_out(ResourcesConfig(ray_address=address), open_root(root)) as fan_out:
         return fan_out.num_parts
-
-
-def bytes_of(root: Path, *names: str) -> dict[str, bytes]:
-    paths = [path for name in names for path in sorted((root / name).rglob("*")) if path.is_file()]
-    return {str(path.relative_to(root)): path.read_bytes() for path in paths}
 
 
 def run_alone(root: Path, logs: Path) -> dict[str, Any]:

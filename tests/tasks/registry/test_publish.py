@@ -131,9 +131,6 @@ def test_the_version_has_tags_signature_example_and_requirements(
     }
 
 
-LOGGED = ("train/loss", "quality/hit_at_10")
-
-
 def test_the_run_has_params_curves_metrics_and_files(published: tuple[Root, RegisterStep]) -> None:
     root, told = published
     client = client_of(root)

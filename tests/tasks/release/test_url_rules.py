@@ -1,4 +1,4 @@
-"""URL → item: a table of literal examples, and what must hold for any URL."""
+"""URL → item: a table of literal examples. What must hold for any URL: tests/hostile/urls.py."""
 
 import gzip
 import re
@@ -9,51 +9,20 @@ from random import Random
 
 import duckdb
 import pytest
-from ada_url import URL
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from surf2vec.sql.runner import create_macro
 from surf2vec.tasks.release.url_rules import (
     TOKEN_PATTERN,
     UrlRules,
     canonical_item,
     find_tokens,
 )
+from tests.hostile.urls import Found, check_batch, connect_with_cut
 
 PAGE = UrlRules()
 ID = UrlRules(keep_query=("id",))
-URL_CHARACTERS = "abcZ019-._~%/:?#[]@!$&'()*+,;= \t\"<>\\^`{|}é\u00a0世\x00wWiI"
-URLS = st.one_of(
-    st.text(st.sampled_from(URL_CHARACTERS), max_size=40),
-    st.builds(
-        "{}{}{}{}".format,
-        st.sampled_from(
-            [
-                "http://",
-                "HTTPS://",
-                "https://www.",
-                "ftp://u:p@",
-                "//",
-                "/",
-                "",
-                "http://[::1]:80",
-                "about:",
-                "chrome://",
-            ]
-        ),
-        st.text(st.sampled_from("aB9-.:@wé%"), max_size=12),
-        st.text(st.sampled_from("/.aB%2Ee~ é;=+"), max_size=20)
-        | st.sampled_from(["/index.html", "/a/../b/", "/default.ASP/"]),
-        st.sampled_from(["", "?", "?id=1", "?b=2&id=3&ID=4&id=2", "#x", "?id=%7e#y", "?x=1", "#a?b=1"]),
-    ),
-)
-RULES = st.builds(
-    UrlRules,
-    st.sampled_from(["page", "prefix", "host"]),
-    st.integers(1, 3),
-    st.sampled_from([(), ("id",), ("b", "id")]),
-)
+DEPTH_2 = UrlRules("prefix", 2)
 
 
 @pytest.mark.parametrize(
@@ -210,14 +179,23 @@ def test_granularity(url: str, depth_1: str, depth_2: str, host: str) -> None:
     assert canonical_item(url, UrlRules("host")) == host
 
 
-@given(URLS, RULES)
-@example("http://www.www.w/", PAGE)
-@example("http://h/index.html/index.html", PAGE)
-@example("http://h/%25%32%65", PAGE)
-@example("a?b=1?c=2", ID)
-def test_an_item_is_its_own_item(url: str, rules: UrlRules) -> None:
-    item = canonical_item(url, rules)
-    assert item is None or canonical_item(item, rules) == item
+@pytest.mark.parametrize(
+    ("url", "rules"),
+    [
+        ("http://www.www.w/", PAGE), ("http://h/index.html/index.html", PAGE), ("http://h/%25%32%65", PAGE),
+        ("a?b=1?c=2", ID), ("http://faß.example/%2E./a", PAGE), ("http://1../a", PAGE), ("https://www.a.example.:443/", PAGE),
+        ("https://a.example/b//c", DEPTH_2), ("//b", DEPTH_2), ("/b//", DEPTH_2), ("https://a.example//b", DEPTH_2),
+        ("https://a.example/b/c/d/", DEPTH_2), ("/eyJhbGciOiJ.b.c", PAGE), ("https://a.example/eyJhbGciOiJ.b.c/", PAGE),
+        ("https://www.1.2/a", PAGE), ("https://a..example/b", PAGE), ("https://xn--a.example/", PAGE), ("https://-/", PAGE),
+    ],
+)  # fmt: skip
+def test_what_holds_for_any_url_holds_where_it_did_not_once(
+    con: duckdb.DuckDBPyConnection, url: str, rules: UrlRules
+) -> None:
+    """Any: tests/hostile/urls.py."""
+    found = Found()
+    check_batch(con, [url], rules, found)
+    assert found.faults == []
 
 
 HASH = "5f4dcc3b5aa765d61d8327deb882cf99"
@@ -293,49 +271,10 @@ def test_sql_finds_the_same_tokens(con: duckdb.DuckDBPyConnection, run: str) -> 
     assert find_tokens(f"/a/{run}/b") in ([], [run])
 
 
-SPECIAL = st.builds(
-    "{}{}{}{}".format,
-    st.sampled_from(["http://", "HTTPS://", "https:/\\", "ws://u:p@", "ftp://"]),
-    st.text(st.sampled_from("aB9-.wé%0x[]:ß。"), min_size=1, max_size=12),
-    st.sampled_from(["", ":80", ":443", ":0443", ":8080", ":", ":99999", ":x"]),
-    st.text(st.sampled_from("/\\.aB%2Ee~é;=+|^\t<"), max_size=20).map(lambda path: f"/{path}"),
-)
-
-
-@given(SPECIAL)
-@example("http://faß.example/%2E./a")
-@example("http://1../a")
-@example("https://www.a.example.:443/")
-def test_an_item_is_the_page_that_a_browser_opens(url: str) -> None:
-    try:
-        parsed = URL(url)
-    except ValueError:
-        assert canonical_item(url, PAGE) is None
-        return
-    item = canonical_item(url, PAGE)
-    assert item == canonical_item(parsed.href, PAGE)
-    if item is not None:
-        opened = URL(item)
-        assert (opened.protocol, opened.port) == (parsed.protocol, parsed.port)
-        assert parsed.hostname.endswith("..") or parsed.hostname.rstrip(".").endswith(opened.hostname)
-
-
-@given(URLS)
-def test_secrets_do_not_get_into_items(url: str) -> None:
-    assert "sesame" not in (canonical_item(f"https://user:sesame@example.com/a?token=sesame#{url}", PAGE) or "")
-
-
 @pytest.fixture(scope="module")
 def con() -> Iterator[duckdb.DuckDBPyConnection]:
-    with duckdb.connect() as con:
-        create_macro(con, "staging/page_key", ("url", "keeps_query", "max_url_bytes"))
+    with connect_with_cut() as con:
         yield con
-
-
-@given(URLS)
-def test_the_cut_of_sql_changes_no_item(con: duckdb.DuckDBPyConnection, url: str) -> None:
-    [(key,)] = con.execute("select page_key($url, false, 8192)", {"url": url}).fetchall()
-    assert canonical_item(key, PAGE) == canonical_item(url, PAGE)
 
 
 @pytest.mark.parametrize(

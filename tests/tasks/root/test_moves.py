@@ -1,6 +1,5 @@
 """A root that was moved works as before; a copy becomes a root of its own, and changes nothing of the first."""
 
-import hashlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from surf2vec.tasks.root.records import GateStep
 from surf2vec.tasks.root.run import Root, Run, read_run_records
 from surf2vec.trainer.errors import ConfigError, ResourceError
 from surf2vec.trainer.events import ignore_event
+from tests.roots.files import bytes_of
 from tests.roots.releases import ONE_IN_CI, STORAGES
 from tests.roots.serving import champion_vectors, make_served
 from tests.tasks.forgetting.test_forget import erase, others
@@ -46,11 +46,6 @@ def predict(root: Root, user_id: str = "user-12") -> Any:
     with use_uri(root.tracking_uri):
         [vector] = mlflow.pyfunc.load_model(MODEL).predict(pd.DataFrame({"user_id": [user_id]}))["vector"]
     return vector
-
-
-def digests(folder: Path) -> dict[str, str]:
-    paths = [path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(".lock")]
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
 @pytest.mark.parametrize("storage", ONE_IN_CI)
@@ -99,12 +94,12 @@ def test_a_killed_call_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_copy_has_an_identity_of_its_own_and_leaves_the_first_alone(tmp_path: Path) -> None:
     first = make_served(tmp_path / "first", PublishConfig())
     copy = Root(Path(shutil.copytree(first.path, tmp_path / "copy")))
-    before = digests(first.path)
+    before = bytes_of(first.path)
     assert settle(copy)[0].startswith(f"{copy.path} is a copy of {first.path}: it has an identity of its own")
     told = erase(copy)
     assert (told["found"], told["elsewhere"]) == (0, [])
     predict(copy)
-    assert digests(first.path) == before
+    assert bytes_of(first.path) == before
     assert settle(first) == []
     assert read_root_id(copy) not in (None, read_root_id(first))
     assert doctor(first.path)["damage"] == 0

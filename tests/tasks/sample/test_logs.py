@@ -1,6 +1,5 @@
 """Sample logs: the same bytes at every call, realistic, parsable, and what was planted can be computed afterwards."""
 
-import hashlib
 import re
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from surf2vec.tasks.sample import logs as sample_logs
 from surf2vec.tasks.sample.logs import draw_visits, interests_of_keys, keys_of, make_user_range, write_sample_logs
 from surf2vec.tasks.sample.world import TOPICS, Format, make_world, topic_of_url
 from surf2vec.trainer.errors import ConfigError, InputError, ResourceError
+from tests.roots.files import bytes_of
 
 USERS, DAYS, ITEMS, SEED = 3_000, 5, 2_000, 7
 COMBINED_LINE = (
@@ -31,10 +31,6 @@ def interests_of(user_numbers: np.ndarray, seed: int) -> np.ndarray:
 
 def write_ids(keys: np.ndarray) -> list[str]:
     return [f"{key:016x}" for key in keys.tolist()]
-
-
-def digests(folder: Path) -> dict[str, str]:
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
 def read_lines(folder: Path) -> pl.DataFrame:
@@ -82,8 +78,8 @@ def test_same_arguments_same_bytes_and_all_formats_the_same_events(
         totals = write_sample_logs(tmp_path / name, USERS, DAYS, ITEMS, seed, file_format)
         if name == "b":
             assert totals | {"bytes": 0} == csv_logs[1] | {"bytes": 0}
-    assert digests(tmp_path / "a") == digests(tmp_path / "b")
-    assert not set(digests(tmp_path / "a").values()) & set(digests(tmp_path / "other").values())
+    assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
+    assert not set(bytes_of(tmp_path / "a").values()) & set(bytes_of(tmp_path / "other").values())
     if file_format == "combined":
         time = pl.col("ts").dt.strftime("%d/%b/%Y:%H:%M:%S +0000")
         events = events.with_columns(pl.col("url").str.split("#").list.first(), time)
@@ -136,10 +132,10 @@ def test_a_big_day_comes_in_parts_of_the_same_shape(tmp_path: Path, monkeypatch:
 
 def test_logs_of_other_arguments_are_refused_and_kept(tmp_path: Path) -> None:
     write_sample_logs(tmp_path, 100, 3, 100, SEED, "csv")
-    before = digests(tmp_path)
+    before = bytes_of(tmp_path)
     with pytest.raises(InputError, match=r"other files, such as 2026-01-01.csv: use another folder with --out"):
         write_sample_logs(tmp_path, 100, 3, 100, SEED, "jsonl")
-    assert digests(tmp_path) == before
+    assert bytes_of(tmp_path) == before
 
 
 @pytest.mark.parametrize(

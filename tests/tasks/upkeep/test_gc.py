@@ -25,10 +25,10 @@ from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.writer import lock_store, pin_generation
 from surf2vec.trainer.system.files import write_json
 from tests.faults.exits import run_dying
+from tests.roots.files import bytes_of
 from tests.roots.releases import draw_generation, export_release, make_corpus, make_release
 from tests.roots.serving import record_release
 from tests.roots.training import make_trained, rows_by_user
-from tests.tasks.upkeep.test_repartition import snapshot
 
 CONFIG = PublishConfig(keep_releases=2)
 RELEASES = ("r1", "r2", "r3", "r4", "r5", "r6")
@@ -79,9 +79,9 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def files(root: Root) -> dict[str, str]:
+def files(root: Root) -> dict[str, bytes]:
     """What is on the disk, but for MLflow's database."""
-    return {name: digest for name, digest in snapshot(root).items() if "mlflow.db" not in name}
+    return {name: content for name, content in bytes_of(root.path).items() if "mlflow.db" not in name}
 
 
 def check_champion(root: Root, out: Path) -> None:
@@ -94,11 +94,9 @@ def check_champion(root: Root, out: Path) -> None:
 
 def test_old_releases_go_whole_and_the_champion_stays(root: Root, tmp_path: Path) -> None:
     trained, vectors = open_generation(root.store).manifest["window_id"], rows_by_user(root)
-    before = sum(
-        path.stat().st_size for path in root.path.rglob("*") if path.is_file() and "mlflow.db" not in path.name
-    )
+    before = sum(map(len, files(root).values()))
     told = collect(root)
-    after = sum(path.stat().st_size for path in root.path.rglob("*") if path.is_file() and "mlflow.db" not in path.name)
+    after = sum(map(len, files(root).values()))
     assert told["kept_releases"] == ["r2", "r3", "r5", "r6"]  # where a rollback goes, the champion, the newest two
     assert names(root.path / "export") == ["r2", "r3", "r5", "r6"]
     assert names(root.store / "pinned") == ["r3.json"]

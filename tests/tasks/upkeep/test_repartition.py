@@ -1,6 +1,5 @@
 """Micro-partitions split and joined: events as if it had been so from the beginning; vectors and releases stay."""
 
-import hashlib
 import re
 import shutil
 from dataclasses import replace
@@ -32,6 +31,7 @@ from surf2vec.trainer.training import preparation
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
 from tests.flows.test_nightly import write_logs
+from tests.roots.files import bytes_of
 from tests.roots.ingest import check_events, read_events, write_log
 from tests.roots.training import MEMORY_BYTES, make_trained, prepare, rows_by_user, train_root
 
@@ -44,12 +44,6 @@ def change(root: Root, partitions: int | None, memory_bytes: int = MEMORY_BYTES)
 def copy(root: Root, path: Path) -> Root:
     shutil.copytree(root.path, path)
     return Root(path)
-
-
-def snapshot(root: Root) -> dict[str, str]:
-    """Digest of every file but the locks."""
-    paths = [path for path in sorted(root.path.rglob("*")) if path.is_file() and path.name != ".lock"]
-    return {str(path.relative_to(root.path)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
 def complaints(root: Root) -> list[str]:
@@ -67,10 +61,10 @@ def test_events_are_as_if_it_had_always_been_so_and_all_else_stays(
 ) -> None:
     root = copy(trained, tmp_path / "root")
     pin_generation(root.store, "r1")
-    before = snapshot(root)
+    before = bytes_of(root.path)
     told = change(root, partitions)
     assert (told["changed"], told["partitions_before"], told["partitions"]) == (True, 4, partitions)
-    after = snapshot(root)
+    after = bytes_of(root.path)
     assert {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} == {
         name for name in before.keys() | after.keys() if name.startswith(("events/", "sources.json"))
     }
@@ -130,29 +124,29 @@ def test_without_a_number_it_is_what_ingest_would_choose_and_then_nothing_is_to_
     told = change(root, None)
     assert (told["partitions"], told["changed"]) == (8, True)  # the least that ingest chooses
     assert told["users"] == len({user_id for user_id, *_ in read_events(root.path)})
-    before = snapshot(root)
+    before = bytes_of(root.path)
     for partitions in (None, 8):
         told = change(root, partitions)
         assert (told["changed"], told["bytes_written"]) == (False, 0)
-    assert snapshot(root) == before
+    assert bytes_of(root.path) == before
 
 
 def test_an_unfinished_training_is_refused(trained: Root, tmp_path: Path) -> None:
     root = copy(trained, tmp_path / "root")
     manifest = open_generation(root.store).manifest
     write_manifest(root.store, "MANIFEST.json", manifest | {"stage": "training", "position": 3})
-    before = snapshot(root)
+    before = bytes_of(root.path)
     with pytest.raises(ConfigError, match="finish it by the same `surf2vec run`.*then repartition"):
         change(root, 8)
-    assert snapshot(root) == before
+    assert bytes_of(root.path) == before
 
 
 def test_too_little_memory_is_refused(trained: Root, tmp_path: Path) -> None:
     root = copy(trained, tmp_path / "root")
-    before = snapshot(root)
+    before = bytes_of(root.path)
     with pytest.raises(ResourceError, match="host_memory|--host-memory"):
         change(root, 2, 2 * 10**6)
-    assert snapshot(root) == before
+    assert bytes_of(root.path) == before
 
 
 def test_a_budget_too_small_for_one_micro_partition_fits_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,10 +169,10 @@ def test_damage_is_named_and_never_carried_over(trained: Root, tmp_path: Path) -
     path = sorted(root.path.glob("events/*/*.parquet"))[-1]
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    before = snapshot(root)
+    before = bytes_of(root.path)
     with pytest.raises(DamageError, match=path.name):
         change(root, 8)
-    assert snapshot(root) == before
+    assert bytes_of(root.path) == before
     path.write_bytes(whole)
     assert change(root, 8)["changed"]
 

@@ -10,9 +10,10 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.store.writer import pin_generation
 from surf2vec.trainer.system.files import read_json
 from tests.faults.exits import run_dying, start
+from tests.roots.files import bytes_of
 from tests.roots.ingest import read_events, take_in, write_log
 from tests.roots.training import make_trained, rows_by_user
-from tests.tasks.upkeep.test_repartition import change, complaints, copy, snapshot
+from tests.tasks.upkeep.test_repartition import change, complaints, copy
 
 BEFORE, AFTER = 1, 2
 
@@ -35,7 +36,7 @@ def test_a_repartition_that_dies_at_any_step(trained: Root, tmp_path: Path) -> N
     vectors, events = rows_by_user(trained), read_events(trained.path)
     undisturbed = copy(trained, tmp_path / "undisturbed")
     change(undisturbed, AFTER)
-    wanted = snapshot(undisturbed)
+    wanted = bytes_of(undisturbed.path)
     deaths, commits = 0, []
     for step in range(1, 1000):
         root = copy(trained, tmp_path / str(step))
@@ -45,7 +46,7 @@ def test_a_repartition_that_dies_at_any_step(trained: Root, tmp_path: Path) -> N
         commits.append(read_json(root.sources)["partitions"] == AFTER)
         assert read_events(root.path) == events  # of the files that sources.json lists
         change(root, AFTER)
-        assert snapshot(root) == wanted
+        assert bytes_of(root.path) == wanted
         shutil.rmtree(root.path)
         if code == 0:
             break

@@ -30,11 +30,11 @@ from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.store.writer import open_pinned
 from surf2vec.trainer.system.files import read_json, write_json
 from tests.faults.exits import run_dying
+from tests.roots.files import bytes_of
 from tests.roots.releases import STORAGES, make_release, write_run_record
 from tests.roots.serving import deliver, make_served
 from tests.roots.store_contents import read_item_table
 from tests.roots.training import MEMORY_BYTES, rows_by_user
-from tests.tasks.upkeep.test_repartition import snapshot
 
 URI = "models:/surf2vec-users@champion"
 
@@ -95,9 +95,9 @@ def test_the_root_works_on(lost: Root, tmp_path: Path) -> None:
 
 def test_the_same_again_changes_nothing_and_killed_it_goes_on(lost: Root, tmp_path: Path) -> None:
     root, _ = make_again(lost, tmp_path / "new")
-    before = snapshot(root)
+    before = bytes_of(root.path)
     make_again(lost, root.path)
-    assert snapshot(root) == before
+    assert bytes_of(root.path) == before
 
 
 def work(path: Path, uri: str) -> None:
@@ -122,16 +122,14 @@ def test_restore_that_dies_is_finished_by_the_same_call(lost: Root, tmp_path: Pa
 
 def test_another_store_or_events_are_not_replaced(lost: Root, tmp_path: Path) -> None:
     other = make_served(tmp_path / "other", PublishConfig(), ("r9",), num_users=30)
-    before = snapshot(other)
+    before = bytes_of(other.path)
     with pytest.raises(ConfigError, match="has events of its own"):
         make_again(lost, other.path)
     (other.path / "sources.json").rename(tmp_path / "kept.json")
     with pytest.raises(ConfigError, match="has the vectors of another release"):
         make_again(lost, other.path)
     (tmp_path / "kept.json").rename(other.path / "sources.json")
-    assert {n: d for n, d in snapshot(other).items() if n != ".lock"} == {
-        n: d for n, d in before.items() if n != ".lock"
-    }
+    assert bytes_of(other.path) == before
 
 
 def test_a_release_without_state_is_refused(tmp_path: Path) -> None:
