@@ -2,8 +2,8 @@
 
 Pages are compared by the cosine of their vectors, without the bias and after subtracting the mean vector. A vector added to all
 items shifts all scores of a user equally and changes no ranking, so the mean carries no information. The layout is t-SNE on the
-leading principal components of at most MAX_PAGES points, which takes two seconds for an export of any size. It uses a
-fixed seed and one thread, so the same vectors give the same map.
+leading principal components of at most MAX_PAGES points, which takes half a second for an export of any size. It draws nothing
+at random and uses one thread, so the same vectors give the same map.
 """
 
 from collections import Counter
@@ -34,7 +34,9 @@ TITLE_CHARS = 300
 LABEL_CHARS = {"label": 24, "phone": 16}
 LABEL_GAPS = {"label": (0.22, 0.035), "phone": (0.36, 0.07)}  # between labels, as shares of the map's width and height
 MAX_PAGES = 800
-LAYOUT_STEPS = 500
+LAYOUT_STEPS, LAYOUT_RATE, MOMENTUM = 300, 50.0, 0.8
+EXAGGERATED_STEPS, EXAGGERATION = 100, 12  # the first steps pull harder, by this factor: so groups form
+NUM_CLOSE = 15  # neighbours of a page that the map keeps close to it
 ONE_THREAD = 1  # with several, small products mostly wait for each other, and the bits depend on the number of threads
 MIN_LAYOUT_PAGES = 24  # with fewer, neighbourhoods are too small for t-SNE: the two leading components are as good
 
@@ -169,19 +171,48 @@ def lay_out(directions: Matrix) -> Matrix:
     """Returns positions (N, 2) in the unit square for directions (N, D). Similar pages are close to each other."""
     if len(directions) < 2 or not np.ptp(directions, axis=0).any():
         return np.full((len(directions), 2), 0.5, np.float32)
-    from sklearn.decomposition import PCA  # imported here: it takes two seconds, and only a report needs it
-    from sklearn.manifold import TSNE
-
-    X = np.pad(directions, ((0, 0), (0, 1)))  # two columns at least
     with threadpool_limits(ONE_THREAD):
-        Y = PCA(min(30, *X.shape), svd_solver="full").fit_transform(X)
+        Y = leading_components(np.pad(directions, ((0, 0), (0, 1))), 30)  # two columns at least
         if len(Y) >= MIN_LAYOUT_PAGES:
-            perplexity = min(30.0, (len(Y) - 1) / 3)
-            spread = TSNE(perplexity=perplexity, init="pca", max_iter=LAYOUT_STEPS, random_state=0).fit_transform(Y)
-            Y = PCA(2, svd_solver="full").fit_transform(spread)
+            Y = leading_components(spread(Y), 2)
     low, high = Y[:, :2].min(axis=0), Y[:, :2].max(axis=0)
     extent = np.where(high - low > 1e-6, high - low, 1)
     return np.clip((Y[:, :2] - (low + high) / 2) / extent + 0.5, 0, 1).round(5).astype(np.float32)
+
+
+def leading_components(X: Matrix, num: int) -> Matrix:
+    """Returns the leading principal components (N, at most num) of X (N, D). The greatest number of a direction is positive."""
+    X = X - X.mean(axis=0)
+    V = np.linalg.eigh(X.T @ X)[1][:, ::-1][:, :num]
+    return X @ (V * np.sign(V[np.abs(V).argmax(axis=0), range(V.shape[1])]))
+
+
+def spread(Y: Matrix) -> Matrix:
+    """Returns places (N, 2) for the points Y (N, D) by t-SNE, in full: N x N numbers at each step. A point's nearest neighbours
+    count alike, which gives much the same map as weights by their distances.
+    """
+    order = np.argsort(squared_distances(Y), axis=1, kind="stable")
+    P = np.zeros((len(Y), len(Y)), np.float32)
+    np.put_along_axis(P, order[:, : NUM_CLOSE + 1], 1, axis=1)  # a point itself is the nearest
+    np.fill_diagonal(P, 0)
+    P = (P + P.T) / (2 * P.sum())
+    Z = Y[:, :2] * (1e-4 / max(Y[:, 0].std(), 1e-12))
+    moved, gains = np.zeros_like(Z), np.ones_like(Z)
+    for step in range(LAYOUT_STEPS):
+        W = 1 / (1 + squared_distances(Z))
+        np.fill_diagonal(W, 0)
+        pull = ((EXAGGERATION if step < EXAGGERATED_STEPS else 1) * P - W / W.sum()) * W
+        gradient = 4 * (pull.sum(axis=1, keepdims=True) * Z - pull @ Z)
+        gains = np.maximum(np.where(gradient * moved < 0, gains + 0.2, gains * 0.8), 0.01).astype(np.float32)
+        moved = MOMENTUM * moved - LAYOUT_RATE * gains * gradient
+        Z = Z + moved
+    return Z
+
+
+def squared_distances(Y: Matrix) -> Matrix:
+    """Returns the squared distance (N, N) of each pair of points Y (N, D)."""
+    squares = (Y * Y).sum(axis=1)
+    return np.maximum(squares + squares[:, None] - 2 * (Y @ Y.T), 0)
 
 
 def nearest_pages(pages: Pages, ix: int, num: int) -> list[tuple[int, float]]:
