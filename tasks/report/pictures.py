@@ -35,8 +35,8 @@ LABEL_CHARS = {"label": 24, "phone": 16}
 LABEL_GAPS = {"label": (0.22, 0.035), "phone": (0.36, 0.07)}  # between labels, as shares of the map's width and height
 MAX_PAGES = 800
 LAYOUT_STEPS, LAYOUT_RATE, MOMENTUM = 300, 50.0, 0.8
-EXAGGERATED_STEPS, EXAGGERATION = 100, 12  # the first steps pull harder, by this factor: so groups form
-NUM_CLOSE = 15  # neighbours of a page that the map keeps close to it
+EXAGGERATED_STEPS, EXAGGERATION = 100, 12  # of the attraction, in the first steps, so that clusters form
+NUM_CLOSE = 15  # nearest neighbours of a page that attract it
 ONE_THREAD = 1  # with several, small products mostly wait for each other, and the bits depend on the number of threads
 MIN_LAYOUT_PAGES = 24  # with fewer, neighbourhoods are too small for t-SNE: the two leading components are as good
 
@@ -181,15 +181,16 @@ def lay_out(directions: Matrix) -> Matrix:
 
 
 def leading_components(X: Matrix, num: int) -> Matrix:
-    """Returns the leading principal components (N, at most num) of X (N, D). The greatest number of a direction is positive."""
+    """Returns the leading principal components (N, at most num) of X (N, D). The largest element of a direction is positive."""
     X = X - X.mean(axis=0)
     V = np.linalg.eigh(X.T @ X)[1][:, ::-1][:, :num]
     return X @ (V * np.sign(V[np.abs(V).argmax(axis=0), range(V.shape[1])]))
 
 
 def spread(Y: Matrix) -> Matrix:
-    """Returns places (N, 2) for the points Y (N, D) by t-SNE, in full: N x N numbers at each step. A point's nearest neighbours
-    count alike, which gives much the same map as weights by their distances.
+    """Returns positions (N, 2) for points Y (N, D) by exact t-SNE (van der Maaten and Hinton, 2008), with O(N^2) work per step.
+
+    The nearest neighbours of a point have equal weights, which gives much the same map as weights by their distances.
     """
     order = np.argsort(squared_distances(Y), axis=1, kind="stable")
     P = np.zeros((len(Y), len(Y)), np.float32)

@@ -20,6 +20,7 @@ def spare_bytes(memory_bytes: int) -> int:
 def give_back_memory() -> None:
     """Return freed memory to the operating system: allocators keep it, so it would count in the next step's budget."""
     gc.collect()
+    gc.freeze()  # the modules that a step imported are left out of the next collections, too
     pa.default_memory_pool().release_unused()
     if _malloc_trim:
         _malloc_trim(0)

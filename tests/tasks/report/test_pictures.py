@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from sklearn.manifold import TSNE, trustworthiness
 
 from surf2vec.tasks.report.pictures import (
     Matrix,
@@ -86,3 +87,10 @@ def test_alike_lies_together_on_the_map() -> None:
 def test_pages_with_equal_vectors(groups: int) -> None:
     X = np.repeat(np.eye(4, dtype=np.float32)[:groups], 40 // groups, axis=0)
     assert np.isfinite(lay_out(X)).all()
+
+
+def test_the_map_keeps_neighbours_as_scikit_learn_does() -> None:
+    rng = np.random.default_rng(3)
+    X = np.cumsum(rng.normal(size=(400, 16)), axis=0)[rng.permutation(400)].astype(np.float32)  # a curve that winds
+    other = TSNE(init="pca", max_iter=500, random_state=0).fit_transform(X)
+    assert trustworthiness(X, lay_out(X), n_neighbors=10) > trustworthiness(X, other, n_neighbors=10) - 0.02
