@@ -31,7 +31,6 @@ from surf2vec.tasks.evaluation.evaluate import (
     UserReader,
     check_memory,
     evaluate,
-    fit,
     rank_all,
     rank_held_out,
 )
@@ -43,7 +42,7 @@ from surf2vec.trainer.store.generation import Generation, open_generation
 from surf2vec.trainer.store.tokens import Corpus, Histories, Tokens, open_corpus
 from surf2vec.trainer.store.writer import find_pinned
 from surf2vec.trainer.system.files import replace_file
-from surf2vec.trainer.training.infer import FrozenItems, freeze_items, take_histories
+from surf2vec.trainer.training.infer import FrozenItems, freeze_items, infer_whole, take_histories
 from surf2vec.trainer.training.vectors import BothParts
 
 CERTAIN = 4.0
@@ -201,7 +200,7 @@ def make_pairs(
     if champion.frozen is None:
         yield from (pair for pair, _ in pairs)
     else:
-        for (question, champion_question), vectors in fit(champion.frozen, pairs):
+        for (question, champion_question), vectors in infer_whole(champion.frozen, pairs):
             yield question, replace(champion_question, vectors=vectors)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -25,21 +25,19 @@ from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.events import OnEvent, ignore_event, log_progress
 from surf2vec.trainer.store.generation import Generation, open_generation
-from surf2vec.trainer.store.tokens import Corpus, Histories, gather_spans
+from surf2vec.trainer.store.tokens import Corpus, Histories
 from surf2vec.trainer.system.memory import private_bytes
 from surf2vec.trainer.system.units import size
-from surf2vec.trainer.training.infer import FrozenItems, freeze_items, infer_parts, take_histories
+from surf2vec.trainer.training.infer import freeze_items, infer_whole, take_histories
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
-from surf2vec.trainer.training.vectors import BothParts, join_parts
+from surf2vec.trainer.training.vectors import BothParts
 
 LEAST_GAIN = 2.0  # the gain for which a setting is chosen, in standard errors
 GROUP_ITEMS = 256  # the best of that many groups of items tell which scores may be among the TOP
 GROUP_BYTES = 64_000_000  # users' vectors that are ranked in one pass over the items
 _NO_COMMITS_SECONDS = 86_400.0
 POPULARITY_BYTES_PER_ITEM = 56  # counts, and their positions during the sort
-
-T = TypeVar("T")
 
 
 class UserReader(Protocol):
@@ -210,8 +208,11 @@ def measure(answer: Answer, num_items: int) -> dict[str, float]:
     }
 
 
-def questions(corpus: Corpus, generation: UserReader | None, by_choosing: bool = False) -> Iterator[Question]:
-    """Yield the evaluated users of each micro-partition that has some; without a generation their vectors are empty.
+def questions(
+    corpus: Corpus, generation: UserReader | None, by_choosing: bool = False
+) -> Iterator[tuple[Question, Histories]]:
+    """Yield the evaluated users of each micro-partition that has some, and their histories as training saw them; without a
+    generation their vectors are empty.
 
     by_choosing: instead, the held-out users by whom settings are chosen.
     """
@@ -219,13 +220,11 @@ def questions(corpus: Corpus, generation: UserReader | None, by_choosing: bool =
         histories = corpus.read(partition)
         rows = np.flatnonzero(histories.is_choosing if by_choosing else histories.is_evaluated)
         if len(rows):
-            lengths = (histories.ends - histories.starts)[rows]
-            _, tokens = gather_spans(histories.tokens, histories.starts[rows], lengths)
-            pairs = np.unique(np.repeat(np.arange(len(rows)), lengths) * corpus.num_items + tokens)
+            seen = take_histories(histories, rows, histories.ends[rows])
+            pairs = np.unique(np.repeat(np.arange(len(rows)), np.diff(seen.offsets)) * corpus.num_items + seen.tokens)
             vectors = generation.read_users(partition)[rows] if generation else np.empty((len(rows), 0), np.float32)
-            yield Question(
-                vectors, histories.tokens[histories.ends[rows]].astype(np.int64), *np.divmod(pairs, corpus.num_items)
-            )
+            items = histories.tokens[histories.ends[rows]].astype(np.int64)
+            yield Question(vectors, items, *np.divmod(pairs, corpus.num_items)), seen
 
 
 def join_sides(
@@ -282,7 +281,7 @@ def _join(one: Answer, other: Answer) -> Answer:
 def rank_choosing(corpus: Corpus, generation: Generation) -> NDArray[np.float64]:
     """Return the ranks of the items of the users by whom settings are chosen, float64[m]."""
     scores = score_of(generation, corpus.count_training_tokens())
-    asked = zip(questions(corpus, BothParts(generation, corpus), by_choosing=True), strict=True)
+    asked = ((question,) for question, _ in questions(corpus, BothParts(generation, corpus), by_choosing=True))
     return rank_all(asked, lambda question: (rank_held_out(question, scores),))[0].ranks
 
 
@@ -330,7 +329,7 @@ def evaluate(
     scores = score_of(generation, counts)
     check_memory(corpus, scores, 4 * generation.vector_size, memory_bytes)
     model, popularity = rank_all(
-        zip(questions(corpus, BothParts(generation, corpus)), strict=True),
+        ((question,) for question, _ in questions(corpus, BothParts(generation, corpus))),
         lambda question: (rank_held_out(question, scores), rank_by_popularity(question, counts)),
         on_event,
         "evaluate",
@@ -363,25 +362,9 @@ def measure_loss(
         stored = _store(project(question.vectors, projection), manifest["storage"]["dtype"])
         return rank_held_out(question, in_full), rank_held_out(replace(question, vectors=stored), as_stored)
 
-    fitted = fit(frozen, ((None, histories) for histories in _read_held_out(corpus)))
-    asked = ((replace(one, vectors=found),) for one, (_, found) in zip(questions(corpus, None), fitted, strict=True))
+    asked = ((replace(one, vectors=found),) for one, found in infer_whole(frozen, questions(corpus, None)))
     full, stored = (float((one.ranks <= 10).mean()) for one in rank_all(asked, rank, on_event, "loss", num_users))
     return {"export_hit_at_10": stored, "export_hit_at_10_loss": full - stored}
-
-
-def fit(frozen: FrozenItems, known: Iterable[tuple[T, Histories]]) -> Iterator[tuple[T, NDArray[np.float32]]]:
-    """Yield each value with the vectors fitted to the frozen items from its users' histories."""
-    pairs = (((value, histories), histories) for value, histories in known)
-    for (value, seen), rows in infer_parts(frozen, pairs):
-        yield value, join_parts(frozen.generation, rows.vectors, seen.tokens, seen.starts, seen.ends)
-
-
-def _read_held_out(corpus: Corpus) -> Iterator[Histories]:
-    for partition in range(corpus.num_partitions):
-        histories = corpus.read(partition)
-        held = np.flatnonzero(histories.is_evaluated)
-        if len(held):
-            yield take_histories(histories, held, histories.ends[held])
 
 
 def _store(vectors: NDArray[np.float32], dtype: str) -> NDArray[np.float32]:

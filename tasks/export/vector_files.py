@@ -59,9 +59,7 @@ def write_rows(path: Path, tables: Iterable[pa.Table], group_rows: int, token: M
     """Write rows as Parquet with `group_rows` rows per group, durably. The same rows give the same bytes.
 
     token: the pairing token, for the metadata of the file.
-    One table is in memory at a time; each but the last must have complete groups. Lookups use the first column's statistics.
-    Float vectors are not compressed: their bits are noise, and a plain column is read faster. Compression makes int8 a sixth
-    smaller.
+    One table is in memory at a time; each but the last must have complete groups.
     """
     writer = None
     with replace_file(path) as temporary, ExitStack() as stack:
@@ -72,21 +70,28 @@ def write_rows(path: Path, tables: Iterable[pa.Table], group_rows: int, token: M
             columns["vector"] = columns["vector"].cast(pa.list_(kind.value_type, kind.list_size))
             columns[key] = columns[key].cast(pa.string())
             table = pa.table(columns).replace_schema_metadata(token)
-            if writer is None:
-                is_bytes = kind.value_type == pa.int8()
-                names = [name for name in table.column_names if name not in VECTOR_COLUMNS]
-                compression = dict.fromkeys(names, "zstd") | {"vector.list.element": "zstd" if is_bytes else "none"}
-                writer = stack.enter_context(
-                    pq.ParquetWriter(
-                        temporary,
-                        table.schema,
-                        use_dictionary=["vector.list.element"] if is_bytes else False,
-                        write_statistics=[key],
-                        column_encoding={key: "DELTA_BYTE_ARRAY"},
-                        compression=compression | ({"scale": "none"} if is_bytes else {}),
-                    )
-                )
+            writer = writer or stack.enter_context(open_writer(temporary, table.schema))
             writer.write_table(table, row_group_size=group_rows)
+
+
+def open_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    """Return a writer of a file of vectors. Lookups use the first column's statistics.
+
+    Float vectors are not compressed: their bits are noise, and a plain column is read faster. Compression makes int8 a sixth
+    smaller.
+    """
+    key, is_bytes = schema.names[0], schema.field("vector").type.value_type == pa.int8()
+    compression = dict.fromkeys((name for name in schema.names if name not in VECTOR_COLUMNS), "zstd")
+    compression |= {"vector.list.element": "zstd", "scale": "none"} if is_bytes else {"vector.list.element": "none"}
+    dictionary, encoding = ["vector.list.element"] if is_bytes else False, {key: "DELTA_BYTE_ARRAY"}
+    return pq.ParquetWriter(
+        path,
+        schema,
+        compression=compression,
+        use_dictionary=dictionary,
+        write_statistics=[key],
+        column_encoding=encoding,
+    )
 
 
 def read_vectors(

@@ -29,7 +29,7 @@ from surf2vec.tasks.corpus.clean_pass import CorpusPart, clean_part, count_parti
 from surf2vec.tasks.corpus.token_pass import write_part
 from surf2vec.tasks.corpus.window import explain_unreadable, select_window
 from surf2vec.tasks.export.reduction import PROJECTION_FILE, project, read_projection
-from surf2vec.tasks.export.vector_files import encode_vectors
+from surf2vec.tasks.export.vector_files import encode_vectors, open_writer
 from surf2vec.tasks.ingest.deliveries import list_changes, rules_of
 from surf2vec.tasks.ingest.ingest import ingest
 from surf2vec.tasks.ingest.rejects import FAILED
@@ -49,8 +49,7 @@ from surf2vec.trainer.store.tokens import COUNTS, Corpus, Histories, open_corpus
 from surf2vec.trainer.system.fan_out import HERE, FanOut, cut
 from surf2vec.trainer.system.files import link_file, replace_file
 from surf2vec.trainer.system.units import size
-from surf2vec.trainer.training.infer import FrozenItems, infer_parts, take_histories
-from surf2vec.trainer.training.vectors import join_parts
+from surf2vec.trainer.training.infer import FrozenItems, infer_whole, take_histories
 
 ROW_GROUP_ROWS = 8192
 _RULES = ("timezone", "granularity", "keep_query", "mask_secrets")
@@ -74,8 +73,8 @@ class Inference:
 @dataclass(frozen=True)
 class FrozenRelease:
     """What inference needs of a release. config: that of its training. counts: file of the training tokens of each item,
-    int64[V]. projection_path: set if the release's vectors were reduced. quantiles: of activity, none if the release has none.
-    token: the pairing token.
+    int64[V]. projection: float32[D, k] if the release's vectors were reduced. quantiles: of activity, none if the release
+    has none. token: the pairing token.
     """
 
     name: str
@@ -83,7 +82,7 @@ class FrozenRelease:
     config: TrainConfig
     vocabulary: Path
     counts: Path
-    projection_path: Path | None
+    projection: NDArray[np.float32] | None
     quantiles: list[list[float]]
     token: dict[str, str]
 
@@ -92,29 +91,17 @@ class FrozenRelease:
         """The item table; read at the first use."""
         return FrozenItems(self.config, self.generation, np.load(self.counts, allow_pickle=False))
 
-    @cached_property
-    def projection(self) -> NDArray[np.float32] | None:
-        """float32[D, k] if the release was reduced, else None."""
-        return read_projection(self.projection_path) if self.projection_path else None
-
     @property
     def vector_size(self) -> int:
         """The length of a vector in the release."""
         size = self.generation.vector_size if self.projection is None else self.projection.shape[1]
         return size + len(self.quantiles)
 
-    def open_writer(self, path: Path) -> pq.ParquetWriter:
-        """Returns a writer of the columns `user_id` and `vector`, with the pairing token of the release."""
-        fields = [("user_id", pa.string()), ("vector", pa.list_(pa.float32(), self.vector_size))]
-        schema = pa.schema(fields, metadata=self.token)
-        return pq.ParquetWriter(
-            path,
-            schema,
-            use_dictionary=False,
-            write_statistics=["user_id"],
-            column_encoding={"user_id": "DELTA_BYTE_ARRAY"},
-            compression={"user_id": "zstd", "vector.list.element": "none"},
-        )
+    @property
+    def schema(self) -> pa.Schema:
+        """That of the file: `user_id` and `vector`, with the pairing token of the release."""
+        vectors = pa.list_(pa.float32(), self.vector_size)
+        return pa.schema([("user_id", pa.string()), ("vector", vectors)], metadata=self.token)
 
 
 @dataclass(frozen=True)
@@ -192,9 +179,8 @@ def open_release(root: Root, release: str, folder: Path, settings: TrainConfig, 
         if name not in users:
             _link(root.store / name, folder)
     corpus = open_corpus(root.corpus(export["created_from"]["window_id"]))
-    vocabulary, projection = _link(corpus.vocabulary, folder), None
-    if "projection" in export:
-        projection = _link(exported.path(PROJECTION_FILE), folder)
+    vocabulary = _link(corpus.vocabulary, folder)
+    projection = read_projection(exported.path(PROJECTION_FILE)) if "projection" in export else None
     np.save(folder / COUNTS, corpus.count_training_tokens(), allow_pickle=False)
     generation = Generation(folder, stored.manifest)
     config = replace(generation.config, threads=settings.threads)
@@ -321,7 +307,7 @@ def _write(all_users: InferPart, query: Inference, on_event: OnEvent, fan_out: F
                 parts = [replace(all_users, path=temporary)]
             pieces = list(fan_out.run(infer_part, parts, on_event))
             if len(parts) > 1:  # by row groups: gives the same bytes as a single part
-                with release.open_writer(temporary) as writer:
+                with open_writer(temporary, release.schema) as writer:
                     for piece in map(pq.ParquetFile, pieces):
                         for group in range(piece.num_row_groups):
                             rows = piece.read_row_group(group).cast(writer.schema)
@@ -340,10 +326,9 @@ def infer_part(part: InferPart, on_event: OnEvent) -> Path:
     release = part.release
     group_bytes = part.rows // 2 * 4 * release.generation.vector_size
     num_done, total = 0, int(part.corpus.users.sum())
-    with release.open_writer(part.path) as writer:
-        batches = ((batch, batch[1]) for batch in _batches(part.corpus, part.partitions, part.rows))
-        for (users, own, activity), fitted in infer_parts(release.items, batches, group_bytes):
-            both = join_parts(release.generation, fitted.vectors, own.tokens, own.starts, own.ends)
+    with open_writer(part.path, release.schema) as writer:
+        batches = _batches(part.corpus, part.partitions, part.rows)
+        for (users, activity), both in infer_whole(release.items, batches, group_bytes):
             scaled = scale_activity(activity[:, : len(release.quantiles)], release.quantiles)
             vectors = encode_vectors(np.hstack([project(both, release.projection), scaled]), "float32")["vector"]
             writer.write_table(pa.table([users, vectors], schema=writer.schema), row_group_size=ROW_GROUP_ROWS)
@@ -354,12 +339,12 @@ def infer_part(part: InferPart, on_event: OnEvent) -> Path:
 
 def _batches(
     corpus: Corpus, partitions: range, rows: int
-) -> Iterator[tuple[pa.ChunkedArray, Histories, NDArray[np.float32]]]:
-    """Yield the users of a corpus, their histories and activity, at most `rows` at once and of one micro-partition."""
+) -> Iterator[tuple[tuple[pa.ChunkedArray, NDArray[np.float32]], Histories]]:
+    """Yield ((users, their activity), their histories), at most `rows` at once and of one micro-partition."""
     for partition in (partition for partition in partitions if corpus.users[partition]):
         user_ids, histories = corpus.read_ids(partition), corpus.read(partition)
         activity = read_activity(corpus, partition)
         for start in range(0, histories.num_users, rows):
             users = np.arange(start, min(start + rows, histories.num_users))
             own = take_histories(histories, users, histories.ends[users])
-            yield user_ids.slice(start, rows), own, activity[start : start + rows]
+            yield (user_ids.slice(start, rows), activity[start : start + rows]), own

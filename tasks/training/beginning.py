@@ -2,16 +2,22 @@
 
 A night builds on the champion, never on a release that was held back. If the champion's corpus or generation is gone, or
 training cannot continue from them, the night is full: everything is trained again.
+
+Vectors of releases with the same `space_id` can be compared. A full night is rotated so that its most frequent items lie near the
+same items of the champion.
 """
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from surf2vec.tasks.config import NightlyConfig
 from surf2vec.tasks.corpus.window import ends_before, list_differences
@@ -20,13 +26,12 @@ from surf2vec.tasks.root.records import EvaluateStep, NightPlan, RefitStep, Rele
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.training.base import BaseRelease, open_base
 from surf2vec.tasks.training.choice import has_popularity
-from surf2vec.tasks.training.space import begin_new_items, find_space_rotations
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.events import OnEvent, log
-from surf2vec.trainer.model.rows import Rows
-from surf2vec.trainer.store.align import align_generation
-from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.model.rows import PER_ITEM, Rows
+from surf2vec.trainer.store.align import Rotation, align_generation, find_rotation
+from surf2vec.trainer.store.generation import Generation, open_generation
 from surf2vec.trainer.store.tokens import Corpus, matching_partitions, open_corpus
 from surf2vec.trainer.system.fan_out import FanOut
 from surf2vec.trainer.training.infer import refit_held_out
@@ -45,6 +50,14 @@ NIGHT_EPOCHS = 2
 """Epochs of an incremental night, after changed users were fitted to the champion's items."""
 MIN_ALIGNMENT = 0.5
 """If the mean cosine of items with the champion's is lower, a full night begins a new space."""
+ALIGN_ITEMS = 100_000
+"""The rotation is fitted to common items among the first so many of both vocabularies: far more than 128 dimensions need."""
+BATCH_ITEMS = 65_536
+Side = tuple[Corpus, Generation]
+Read = Callable[[int, int], NDArray[np.float32]]
+"""Reads the vectors of items from and up to."""
+_SECTION = r"^([a-z][a-z0-9+.-]*://[^/]*/[^/]+|/[^/]+)/"
+_HOST = r"^([a-z][a-z0-9+.-]*://[^/]*)"
 
 
 @dataclass(frozen=True)
@@ -223,3 +236,78 @@ def _require(root: Root, base: ReleaseBefore) -> BaseRelease:
             f"release {base.release}, which this night continues, is no longer whole in {root.path}: run it with --full"
         )
     return found
+
+
+def find_space_rotations(base: Side, new: Side) -> dict[str, Rotation]:
+    """Return the rotation of each part from a new generation's space into the base's; the identity if they share no item."""
+    before, now = (_read_urls(corpus, 0, ALIGN_ITEMS).with_row_index("row") for corpus, _ in (base, new))
+    rows = now.join(before, on="url", how="inner", suffix="_base", maintain_order="left")
+    own, other = rows["row"].to_numpy(), rows["row_base"].to_numpy()
+    older, newer, config = _tables_of(base[1]), _tables_of(new[1]), new[1].config
+    rotations = {}
+    for part, size in config.part_sizes.items():
+        pairs = [
+            (read(0, len(now))[own], older[part][name](0, len(before))[other]) for name, read in newer[part].items()
+        ]
+        rotations[part] = find_rotation(pairs, size, max(0, size - config.num_biases[part]))
+    return rotations
+
+
+def begin_new_items(corpus: Corpus, base: Generation) -> dict[str, dict[str, NDArray[np.float32]]]:
+    """Return first vectors of the items that the base does not have, by part and table."""
+    return {
+        part: {name: _begin_from_means(corpus, base.num_items, read) for name, read in tables.items()}
+        for part, tables in _tables_of(base).items()
+    }
+
+
+def _tables_of(generation: Generation) -> dict[str, dict[str, Read]]:
+    """Return how to read the item vectors of each part that are in its space: of the interest those that rank items."""
+
+    def reader(part: str, name: str) -> Read:
+        return lambda start, stop: getattr(generation.map_items(part), name).vectors[start:stop]
+
+    tables = {part: {name: reader(part, name) for name in PER_ITEM} for part in generation.manifest["items"]}
+    return tables | {"interest": {"outputs": generation.read_items}}
+
+
+def _begin_from_means(corpus: Corpus, num_known: int, read: Read) -> NDArray[np.float32]:
+    """Return first vectors of items after the first `num_known`, float32[k, D]: the mean of the known items in their section,
+    else in their host, else zero, the usual first vector of items.
+
+    A section is the host and the first part of the path; without a host, only the first part of the path.
+    """
+    new, size = _read_places(corpus, num_known, corpus.num_items), read(0, 0).shape[1]
+    means = np.zeros((len(new), size), dtype=np.float32)
+    for kind in ("host", "section"):  # the section comes last, as its mean replaces that of the host
+        known = pl.Enum(new[kind].drop_nulls().unique(maintain_order=True))
+        num_names = len(known.categories)
+        sums, counts = np.zeros((num_names, size)), np.zeros(num_names)
+        for start in range(0, num_known if num_names else 0, BATCH_ITEMS):
+            stop = min(start + BATCH_ITEMS, num_known)
+            numbers = _number(_read_places(corpus, start, stop)[kind], known)
+            rows = np.flatnonzero(numbers >= 0)
+            pick = csr_array((np.ones(len(rows)), (numbers[rows], rows)), shape=(num_names, len(numbers)))
+            sums += pick @ read(start, stop)
+            counts += pick.sum(axis=1)
+        numbers = _number(new[kind], known)
+        found = np.flatnonzero((numbers >= 0) & (np.append(counts, 0)[numbers] > 0))
+        means[found] = sums[numbers[found]] / counts[numbers[found], None]
+    return means
+
+
+def _number(names: pl.Series, known: pl.Enum) -> NDArray[np.int64]:
+    """Return the position of each name among the known ones, int64[n]; -1 for others."""
+    return names.cast(known, strict=False).to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
+
+
+def _read_places(corpus: Corpus, start: int, stop: int) -> pl.DataFrame:
+    """Return section and host of items `start` to `stop`, null if there is none."""
+    urls = _read_urls(corpus, start, stop)
+    return urls.select(section=pl.col("url").str.extract(_SECTION), host=pl.col("url").str.extract(_HOST))
+
+
+def _read_urls(corpus: Corpus, start: int, stop: int) -> pl.DataFrame:
+    """Return the urls of items `start` to `stop` of a corpus, by item_ix."""
+    urls = pl.scan_parquet(corpus.vocabulary).select("url").slice(start, max(stop - start, 0))
+    return urls.collect()

@@ -8,6 +8,7 @@ above MAX_RANK count as that: nobody reads so far. A release that continues anot
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,12 @@ from surf2vec.tasks.evaluation.scores import Scores, score_of
 from surf2vec.tasks.root.records import ChooseStep
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.training.base import open_base
-from surf2vec.trainer.config import DISCOUNT, TrainConfig
+from surf2vec.trainer.config import DISCOUNT, TRAIL_BIAS, TrainConfig
 from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
 from surf2vec.trainer.store.generation import Generation, open_generation
-from surf2vec.trainer.store.popularity import commit_popularity
+from surf2vec.trainer.store.manifests import next_generation
 from surf2vec.trainer.store.tokens import Corpus
-from surf2vec.trainer.store.writer import lock_store
+from surf2vec.trainer.store.writer import Writer, lock_store
 from surf2vec.trainer.training.vectors import TRAIL_WEIGHT, BothParts, columns_of, weight_of
 
 WEIGHTS = (0.2, 0.35, 0.5, 0.6, TRAIL_WEIGHT, 0.8, 0.9)
@@ -94,7 +95,8 @@ def choose_by_log(corpus: Corpus, generation: Generation, on_event: OnEvent = ig
         equal = replace(generation, manifest=generation.manifest | {"choice": {"trail_weight": 0.5}})
         counts = corpus.count_training_tokens()
         scores, logs = score_of(equal, counts), np.log(np.maximum(counts, 1)).astype(np.float32)
-        asked = join_sides(zip(questions(corpus, BothParts(equal, corpus), by_choosing=True), strict=True))
+        choosing = questions(corpus, BothParts(equal, corpus), by_choosing=True)
+        asked = join_sides((question,) for question, _ in choosing)
         ranks = [_find_ranks(question, scores, columns, logs, shown, on_event) for (question,) in asked]
         found = dict(zip(shown, np.concatenate(ranks).T, strict=True))
     choice = pick({values: ranks for values, ranks in found.items() if values not in alone}, usual)
@@ -173,3 +175,24 @@ def pick(ranks: dict[Values, NDArray[np.int64]], usual: Values) -> dict[str, Any
     if best == usual or gain <= LEAST_GAIN * error:
         return choice
     return choice | {"trail_weight": best[0], "popularity": best[1], "gain": gain, "standard_error": error}
+
+
+def commit_popularity(
+    store_dir: Path, generation: Generation, popularity: float, counts: NDArray[np.int64], choice: dict[str, Any]
+) -> Generation:
+    """Commit a generation whose scores are higher by (popularity - that of its settings) * log(count), with the choice.
+
+    counts int64[V]: of the training's tokens; 0 is taken as 1. All users have the same bias as their last coordinate of a part,
+    so only the last coordinate of the items' outputs moves. The settings of the new generation have the popularity, from which
+    inference and the next night correct scores. The caller holds the store's lock. Raises ResourceError when the disk is full.
+    """
+    manifest, config = generation.manifest, generation.config
+    writer = Writer(store_dir, next_generation(store_dir), manifest)
+    if shift := popularity - config.popularity:
+        logs, biases = np.log(np.maximum(counts, 1)), {"interest": config.bias, "trail": TRAIL_BIAS}
+        for part, block in [key for key in writer.entries if key[0] in config.part_sizes]:
+            image = writer.read(part, block)
+            rows = image.arrays.get("rows", slice(None))
+            image.arrays["outputs"][:, -1] += (shift / biases[part] * logs[rows]).astype(np.float32)
+            writer.write(part, block, image)
+    return writer.commit(manifest | {"choice": choice, "config": manifest["config"] | {"popularity": popularity}})

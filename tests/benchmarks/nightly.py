@@ -31,8 +31,7 @@ from surf2vec.tasks.evaluation.scores import score_of
 from surf2vec.tasks.gate.rules import Rule, compare
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.sample.logs import FIRST_DAY, write_sample_logs
-from surf2vec.tasks.training.beginning import DECAY, night_schedule
-from surf2vec.tasks.training.space import begin_new_items
+from surf2vec.tasks.training.beginning import DECAY, begin_new_items, night_schedule
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.store.generation import Generation, open_generation
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
@@ -163,7 +162,7 @@ def run_night(root: Root, logs: Path, case: Case) -> dict[str, Any]:
 def rank(corpus: Corpus, generation: Generation) -> NDArray[np.float64]:
     """The rank of each held-out item, float64[m], in the order of micro-partitions and rows."""
     scores = score_of(generation, corpus.count_training_tokens())
-    asked = join_sides(zip(questions(corpus, BothParts(generation, corpus)), strict=True))
+    asked = join_sides((one,) for one, _ in questions(corpus, BothParts(generation, corpus)))
     return np.concatenate([rank_held_out(one, scores).ranks for (one,) in asked])
 
 

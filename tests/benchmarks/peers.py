@@ -19,7 +19,7 @@ from scipy.sparse import csr_matrix
 from threadpoolctl import threadpool_limits
 
 from surf2vec.tasks.evaluation.evaluate import Answer, Question, rank_held_out
-from surf2vec.tasks.training.choice import choose_by_log, list_values
+from surf2vec.tasks.training.choice import choose_by_log, commit_popularity, list_values
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.draws import epoch_key
 from surf2vec.trainer.kernels import pick_kernel
@@ -30,7 +30,6 @@ from surf2vec.trainer.model.objectives import make_sampling, make_trail_tables
 from surf2vec.trainer.model.trees import make_tree
 from surf2vec.trainer.plan.schedule import learning_rates, user_order
 from surf2vec.trainer.store.generation import open_generation
-from surf2vec.trainer.store.popularity import commit_popularity
 from surf2vec.trainer.store.tokens import Corpus
 from surf2vec.trainer.training.job import Job, effective_recency
 from surf2vec.trainer.training.loop import train

@@ -57,7 +57,7 @@ def test_ranks_and_vectors_are_those_of_the_table_read_whole(tmp_path: Path, mon
     items = np.hstack((read_item_table(generation).outputs.vectors, generation.trail.outputs.vectors))
     monkeypatch.setattr(scores_module, "GRAIN_ITEMS", 7)
     monkeypatch.setattr(scores_module, "PIECE_BYTES", 1)
-    [(question,)] = join_sides(zip(questions(corpus, BothParts(generation, corpus)), strict=True))
+    [(question,)] = join_sides((one,) for one, _ in questions(corpus, BothParts(generation, corpus)))
     streamed, whole = score_of(generation, corpus.count_training_tokens()), score_by_vectors(items)
     assert streamed.num_pieces == whole.num_pieces == 12
     ours, theirs = rank_held_out(question, streamed), rank_held_out(question, whole)
@@ -87,7 +87,7 @@ def test_ranks_down_a_tree_are_those_of_the_whole_tree(
     tree = make_tree(job.config, counts)
     assert tree is not None
     nodes = read_item_table(generation).outputs.vectors
-    [(question,)] = join_sides(zip(questions(corpus, generation), strict=True))
+    [(question,)] = join_sides((one,) for one, _ in questions(corpus, generation))
     expected = log_probabilities(tree, nodes, question.vectors)
     scores = score_of(generation, counts)
     assert scores.num_pieces == NUM_BLOCKS

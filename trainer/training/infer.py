@@ -34,6 +34,7 @@ from surf2vec.trainer.system.units import size
 from surf2vec.trainer.training.curve import Targets
 from surf2vec.trainer.training.item_blocks import ItemBlocks
 from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.vectors import join_parts
 
 GROUP_BYTES = 64 * 10**6
 """The size of a group: with several item blocks, vectors and tokens of micro-partitions that are fitted together."""
@@ -150,6 +151,15 @@ def _infer_group(
     for key, part in group:
         start, end = end, end + part.num_users
         yield key, Rows(rows.vectors[start:end], rows.squares[start:end])
+
+
+def infer_whole(
+    frozen: FrozenItems, parts: Iterable[tuple[Key, Histories]], group_bytes: int = GROUP_BYTES
+) -> Iterator[tuple[Key, NDArray[np.float32]]]:
+    """Yield the vectors of each part's users, of interest and trail, float32[n, D]; arguments as for `infer_parts`."""
+    pairs = (((key, histories), histories) for key, histories in parts)
+    for (key, seen), rows in infer_parts(frozen, pairs, group_bytes):
+        yield key, join_parts(frozen.generation, rows.vectors, seen.tokens, seen.starts, seen.ends)
 
 
 def take_histories(histories: Histories, users: NDArray[np.int64], ends: NDArray[np.int64]) -> Histories:

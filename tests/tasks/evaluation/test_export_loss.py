@@ -65,7 +65,7 @@ def test_the_loss_is_that_of_ranking_by_the_projected_vectors(trained: Trained, 
     projection = read_projection(tmp_path / "r1" / "projection.npy")
     frozen = freeze_items(generation, corpus.count_training_tokens(), 1)
     items, hits = read_item_vectors(generation), []
-    for partition, question in enumerate(questions(corpus, BothParts(generation, corpus))):
+    for partition, (question, _) in enumerate(questions(corpus, BothParts(generation, corpus))):
         histories = corpus.read(partition)
         vectors = []
         for row in np.flatnonzero(histories.is_held_out):

@@ -328,7 +328,7 @@ def stall(*arguments):
     print("inferring", flush=True)
     time.sleep(600)
 
-surf2vec.tasks.queries.infer.infer_parts = stall
+surf2vec.tasks.queries.infer.infer_whole = stall
 surf2vec.tasks.queries.infer.infer(Root(Path(sys.argv[1])), "r1", ask(Path(sys.argv[2]), Path(sys.argv[3])))
 """
 

@@ -10,11 +10,18 @@ from surf2vec.tasks.evaluation import scores as scores_module
 from surf2vec.tasks.evaluation.evaluate import join_sides, questions, rank_held_out
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.training import choice
-from surf2vec.tasks.training.choice import POPULARITIES, WEIGHTS, Values, choose_by_log, choose_values, pick
+from surf2vec.tasks.training.choice import (
+    POPULARITIES,
+    WEIGHTS,
+    Values,
+    choose_by_log,
+    choose_values,
+    commit_popularity,
+    pick,
+)
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.events import ignore_event
 from surf2vec.trainer.store.generation import open_generation
-from surf2vec.trainer.store.popularity import commit_popularity
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
 from surf2vec.trainer.system.files import read_json, write_json
 from surf2vec.trainer.training.job import Job
@@ -152,7 +159,7 @@ def test_the_hits_are_those_of_ranking_with_each_weight(
     counts = corpus.count_training_tokens()
     for weight, popularity in found:
         weighed = replace(generation, manifest=generation.manifest | {"choice": {"trail_weight": weight}})
-        asked = zip(questions(corpus, BothParts(weighed, corpus), by_choosing=True), strict=True)
+        asked = ((one,) for one, _ in questions(corpus, BothParts(weighed, corpus), by_choosing=True))
         [(question,)] = join_sides(asked)
         users = np.column_stack((question.vectors, np.full(len(question.items), popularity, np.float32)))
         items = np.column_stack((read_item_vectors(weighed), np.log(np.maximum(counts, 1)).astype(np.float32)))

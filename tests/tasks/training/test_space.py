@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from surf2vec.tasks.training.space import begin_new_items, find_space_rotations
+from surf2vec.tasks.training.beginning import begin_new_items, find_space_rotations
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.store.generation import Generation, open_generation
 from surf2vec.trainer.store.tokens import Corpus
