@@ -34,7 +34,6 @@ from surf2vec.trainer.events import OnEvent, log
 
 if TYPE_CHECKING:
     from surf2vec.tasks.night.config import PipelineConfig
-    from surf2vec.tasks.tuning.study import Search
 
 
 def run(
@@ -156,23 +155,6 @@ def tune(
     **settings: Any,
 ) -> Result:
     """Search the settings that matter, and write the best as a configuration. Run the same command to resume."""
-    from surf2vec.tasks.tuning.study import Search
-
-    config = configure(config, settings, root)
-    search = Search(
-        trials, Path(out) if out else Path(root) / "tuned.toml", config.train, config.publish, config.host_bytes, program,
-        max_vector_size, seconds,
-    )  # fmt: skip
-    return search_settings(root, list_globs(logs), search, config, on_event)
-
-
-def search_settings(
-    root: str | Path, logs: list[str], search: "Search", config: "PipelineConfig", on_event: OnEvent
-) -> Result:
-    """Search settings on the corpus that a night would make of `logs`, or without logs on the newest corpus.
-
-    An existing corpus is not made again.
-    """
     from surf2vec.tasks.corpus.build import build_corpus
     from surf2vec.tasks.corpus.folder import newest_corpus
     from surf2vec.tasks.corpus.window import CorpusRequest
@@ -180,16 +162,22 @@ def search_settings(
     from surf2vec.tasks.ingest.sql_logs import choose_days
     from surf2vec.tasks.night.root_settings import remember
     from surf2vec.tasks.root.run import lock_root, open_root
+    from surf2vec.tasks.tuning.study import Search
     from surf2vec.tasks.tuning.tune import tune
 
-    if not logs:
+    given, config = list_globs(logs), configure(config, settings, root)
+    search = Search(
+        trials, Path(out) if out else Path(root) / "tuned.toml", config.train, config.publish, config.host_bytes, program,
+        max_vector_size, seconds,
+    )  # fmt: skip
+    if not given:
         opened = existing_root(root)
         return tune(opened, newest_corpus(opened), search, on_event)
     opened, work = open_root(Path(root)), (config.host_bytes, config.threads, on_event)
-    with lock_root(opened, "tune", partial(log, on_event)):
+    with lock_root(opened, "tune", partial(log, on_event)):  # as a night makes the corpus; it is not made again
         keep = partial(remember, opened, config, on_event)
         days = choose_days(None, None, config.window_days)
-        ingest(opened, logs, config.ingest, config.store.partitions, *work, before_commit=keep, days=days)
+        ingest(opened, given, config.ingest, config.store.partitions, *work, before_commit=keep, days=days)
         request = CorpusRequest(config.ingest, config.evaluate, window_days=config.window_days)
         built = build_corpus(opened, request, *work)
     return tune(opened, built["window_id"], search, on_event)

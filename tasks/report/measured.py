@@ -65,7 +65,8 @@ def list_caveats(train: TrainStep, epochs: int | None) -> list[str]:
 
 def list_train_metrics(train: TrainStep) -> dict[str, float | None]:
     """Returns the figures by their MLflow names. Like the plan, `train_seconds` includes the waiting for commits."""
-    seconds, plan = spent_seconds(train), train.plan
+    seconds, plan = train.train_seconds, train.plan
+    seconds = None if seconds is None else seconds * (1 + (train.commit_stall or 0))
     # The record's plan is that of the first worker.
     load = train.workers[0] if train.workers else train.model_dump()
     measured = {name: load[name] for name in ("peak_bytes", "bytes_read", "bytes_written")} | {
@@ -80,12 +81,6 @@ def list_train_metrics(train: TrainStep) -> dict[str, float | None]:
     return {f"train_{name}": value for name, value in figures.items()} | {
         "train_budget_bytes": plan.get("budget_bytes")
     }
-
-
-def spent_seconds(train: TrainStep) -> float | None:
-    """Returns the seconds that training took, including the waiting for commits."""
-    seconds = train.train_seconds
-    return None if seconds is None else seconds * (1 + (train.commit_stall or 0))
 
 
 def list_loads(train: TrainStep) -> list[dict[str, str]]:

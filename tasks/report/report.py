@@ -21,9 +21,7 @@ from surf2vec.tasks.report.tables import (
 )
 from surf2vec.tasks.root import wording
 from surf2vec.tasks.root.credentials import mask_credentials
-from surf2vec.tasks.root.records import (
-    RunRecord,
-)
+from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.wording import shown
 from surf2vec.trainer.system.files import replace_file
 
@@ -53,15 +51,10 @@ def write_report(record: RunRecord, export_dir: Path | None, report_path: Path) 
 def render_report(record: RunRecord, export_dir: Path | None) -> str:
     """Returns the report as HTML."""
     item_map, neighbours = draw_items(export_dir)
-    steps, train = record.steps, record.steps.train
+    train = record.steps.train
     return PAGES.get_template("report.html.j2").render(
+        dict(record.steps),
         record=record,
-        corpus=steps.corpus,
-        train=train,
-        evaluate=steps.evaluate,
-        export=steps.export,
-        gate=steps.gate,
-        registered=steps.registered,
         status=describe_status(record),
         verdict=describe_verdict(record),
         facts=list_facts(record),

@@ -46,7 +46,9 @@ def settle_root(root: Root, on_event: OnEvent, as_copy: bool = False) -> None:
         identity = read_identity(root)
         before, root_id, uri = (identity.get(name) for name in ("path", "root_id", "tracking_uri"))
         if before and before != str(here) and root_id:
-            is_copy = _is_original(Root(Path(before)), root, root_id)
+            original = Root(Path(before))
+            is_other = os.access(original.identity, os.R_OK) and not original.path.samefile(here)
+            is_copy = is_other and read_root_id(original) == root_id
             if is_copy and uri and not as_copy:
                 raise ConfigError(
                     f"{here} is a copy of {before}, and both publish to {mask_credentials(uri)} as the same root: remove one of "
@@ -62,13 +64,6 @@ def settle_root(root: Root, on_event: OnEvent, as_copy: bool = False) -> None:
             changed = "" if uri else ", and the addresses in its registry were changed"
             log(on_event, f"{here} {what.format(before)}{changed}")
         remember_registry(root, root_id or "", uri or root.tracking_uri)
-
-
-def _is_original(original: Root, root: Root, root_id: str) -> bool:
-    """Return whether there still is a root of this id, in another folder."""
-    if not os.access(original.identity, os.R_OK) or original.path.samefile(root.path):
-        return False
-    return read_root_id(original) == root_id
 
 
 def _change_registry(root: Root, changes: dict[str, str]) -> None:

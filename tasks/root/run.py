@@ -48,6 +48,7 @@ class Root:
     settings = _Below("surf2vec.toml")  # tasks/night/root_settings.py
     rejects = _Below("rejects")
     store = _Below("store")
+    nights_page = _Below("runs/index.html")
     temporary = _Below(".tmp")
     forgetting = _Below("forgetting.json")  # exists while users are being forgotten
 
@@ -69,10 +70,6 @@ class Root:
     def pinned(self) -> list[Path]:
         """The manifests of the store's pinned generations, sorted by name."""
         return sorted(self.store.glob("pinned/*.json"))
-
-    @property
-    def nights_page(self) -> Path:
-        return self.path / "runs" / "index.html"
 
     @property
     def database(self) -> Path:

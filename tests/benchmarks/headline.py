@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from surf2vec.tasks.report.measured import spent_seconds
+from surf2vec.tasks.report.measured import list_train_metrics
 from surf2vec.tasks.root.records import CorpusStep, RunRecord, TrainStep, read_run_record
 from surf2vec.trainer.system.files import read_json
 from surf2vec.trainer.system.memory import private_bytes
@@ -176,7 +176,10 @@ def tell_case(
         | {"budget_bytes": budget_bytes, "peak_bytes": peak_bytes}
         | {name: told[name] for name in ("users", "items", "events", "tokens")}
         | {"all_seconds": sum(step.seconds for step in steps.values())}
-        | {"predicted_train_seconds": train.plan["seconds"], "train_seconds": spent_seconds(train)}
+        | {
+            "predicted_train_seconds": train.plan["seconds"],
+            "train_seconds": list_train_metrics(train)["train_seconds"],
+        }
         | {name: getattr(train, name) for name in ("stall", "commit_stall", "bytes_read", "bytes_written")}
         | {"log_bytes": sampled["bytes"], "disk_bytes": max(step.disk_bytes for step in steps.values())}
         | {"seconds": {name: step.seconds for name, step in steps.items()}}

@@ -11,7 +11,6 @@ import pytest
 
 from surf2vec.tasks.config import EvaluateConfig, ExportConfig, IngestConfig, PublishConfig
 from surf2vec.tasks.corpus.build import build_corpus
-from surf2vec.tasks.corpus.tuning_corpus import write_tuning_corpus
 from surf2vec.tasks.corpus.window import Base, CorpusRequest
 from surf2vec.tasks.evaluation.evaluate import evaluate, measure_loss, rank_choosing
 from surf2vec.tasks.export.export import Export, export_vectors
@@ -19,6 +18,7 @@ from surf2vec.tasks.ingest.ingest import ingest
 from surf2vec.tasks.queries.infer import Inference, infer
 from surf2vec.tasks.queries.similar import similar_users
 from surf2vec.tasks.root.run import Root, lock_root
+from surf2vec.tasks.tuning.tune import write_tuning_corpus
 from surf2vec.tasks.upkeep.doctor import examine
 from surf2vec.tasks.upkeep.gc import collect_garbage
 from surf2vec.trainer.config import TrainConfig

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from surf2vec.tasks.corpus.tuning_corpus import write_tuning_corpus
+from surf2vec.tasks.tuning.tune import write_tuning_corpus
 from tests.data.corpora import planted_histories, write_corpus
 
 

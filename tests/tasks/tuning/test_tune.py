@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 import surf2vec.tasks.tuning.study
 import surf2vec.tasks.tuning.tune
-from surf2vec.commands import search_settings
+from surf2vec import commands
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.corpus.folder import newest_corpus
 from surf2vec.tasks.evaluation import evaluate
@@ -223,16 +224,16 @@ def test_with_logs_the_corpus_is_made_as_a_night_makes_it_and_else_the_newest_is
     log = write_log(tmp_path / "log.csv", *lines)
     root = Root(tmp_path / "root")
     root.path.mkdir()
-    work = (PipelineConfig(train=TRAIN), messages([]))
+    search = partial(commands.tune, root=root.path, trials=1, config=PipelineConfig(train=TRAIN), on_event=messages([]))
     with pytest.raises(InputError, match="surf2vec run"):
-        search_settings(root.path, [], ask(root), *work)
-    result = search_settings(root.path, [str(log)], ask(root, 1), *work)
+        search([])
+    result = search([str(log)])
     assert (result["trials"], len(list((root.path / "corpus").iterdir()))) == (1, 1)
     corpus = root.corpus(newest_corpus(root))
     built_at = (corpus / "manifest.json").stat().st_mtime_ns
     assert "recency" not in result["best_trials"][0]  # the log has times, but they say nothing of what comes next
     for logs in ([str(log)], []):
-        assert search_settings(root.path, logs, ask(root, 1), *work)["trials"] == 1
+        assert search(logs)["trials"] == 1
     assert (corpus / "manifest.json").stat().st_mtime_ns == built_at
     assert len(runs_of(root)) == 2
 
