@@ -77,7 +77,7 @@ def check_logs(logs: list[str], config: "PipelineConfig") -> None:
     """Raise InputError for logs with credentials in their names, before Prefect stores them as parameters, and for local logs
     that are missing or have an unreadable format.
     """
-    from surf2vec.tasks.ingest.check_logs import check_shapes
+    from surf2vec.tasks.ingest.deliveries import check_shapes
     from surf2vec.tasks.ingest.remote_logs import refuse_credentials
 
     refuse_credentials(*logs)

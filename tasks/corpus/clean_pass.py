@@ -28,7 +28,7 @@ from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.corpus.cleaning import UNDATED, drop_bots, drop_repeats, find_first_visits
 from surf2vec.tasks.corpus.folder import BaseCorpus
 from surf2vec.tasks.corpus.window import Window
-from surf2vec.tasks.events.numbering import number_strings
+from surf2vec.tasks.events.events_files import number_strings
 from surf2vec.tasks.root.memory import spare_bytes
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.events import OnEvent, log_progress

@@ -1,5 +1,8 @@
-"""A delivery: finds the files of the globs, which are new, changed or known, and checks that the settings fit the root."""
+"""A delivery: finds the files of the globs, which are new, changed or known, and checks that they can be read, and that the
+settings fit the root.
+"""
 
+import glob
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from surf2vec.tasks.config import IngestConfig
+from surf2vec.tasks.ingest.batches import Log
+from surf2vec.tasks.ingest.formats import EmptyLogError, recognise
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
 from surf2vec.tasks.ingest.sources import (
     Catalog,
@@ -20,6 +25,7 @@ from surf2vec.tasks.ingest.sources import (
     read_catalog,
     read_stamp,
 )
+from surf2vec.tasks.ingest.sql_logs import check_query
 from surf2vec.tasks.ingest.user_key import read_user_key
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.root.wording import format_counted
@@ -31,6 +37,11 @@ from surf2vec.trainer.system.units import size
 RULES_VERSION = 2  # of tasks/release/url_rules.py: increase it when a URL may give another item than before
 DIGESTED_AT_ONCE = 2
 _NAMES_SHOWN = 5
+_FILES_AT_ONCE = 8
+_FAULTS_SHOWN = 5
+_SIGNS = {"Delta": "_delta_log/*.json", "Iceberg": "metadata/*.metadata.json"}
+_NAMES = {"user": "user_id", "url": "url", "time": "ts"}
+_MOST_REMOTE = 8  # folders that are looked at
 
 
 @dataclass(frozen=True)
@@ -204,3 +215,49 @@ def _find_damaged(root: Root, catalog: Catalog, names: set[str]) -> set[str]:
         except DamageError:
             damaged.add(name)
     return damaged
+
+
+def check_shapes(patterns: Sequence[str], config: IngestConfig) -> None:
+    """Look at all local logs before anything is started. Raise one InputError for all unreadable files of the globs, and for
+    globs without files. Remote logs are checked when they are fetched.
+    """
+
+    def find_fault(path: str) -> str | None:
+        try:
+            check_query(path, config) if is_query(path) else recognise(Path(path), config)
+        except EmptyLogError:  # ingest decides whether to leave it out until it has lines
+            return None
+        except InputError as error:
+            return str(error)
+        except OSError as error:
+            return f"cannot read {path}: {error.strerror}"
+        return None
+
+    paths = dict.fromkeys(path for pattern in patterns if not is_remote(pattern) for path in expand(pattern))
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        faults = [fault for fault in pool.map(find_fault, paths) if fault]
+    if faults:
+        more = [f"and {len(faults) - _FAULTS_SHOWN:,} more files"] if len(faults) > _FAULTS_SHOWN else []
+        raise InputError("\n".join([*faults[:_FAULTS_SHOWN], *more]))
+
+
+def describe_table(logs: Sequence[Log], remote: RemoteLogs) -> str | None:
+    """Return a warning if Parquet logs are parts of a Delta or Iceberg table, with the SQL that reads it as it is: the files
+    still have the rows that it deleted or replaced.
+    """
+    parts = [(source.name, log) for log, source in logs if log.format == "parquet"]
+    folders = {name[:at]: log for name, log in parts for at, letter in enumerate(name) if letter == "/" and at}
+    away = sorted((folder for folder in folders if is_remote(folder)), key=len)[:_MOST_REMOTE]
+    for folder in [folder for folder in folders if not is_remote(f"{folder}/")] + away:
+        for kind, signs in _SIGNS.items():
+            if found := remote.glob(f"{glob.escape(folder)}/{signs}"):
+                place = folder if kind == "Delta" else max(found, key=lambda name: (len(name), name))
+                columns = folders[folder].columns
+                chosen = [f'"{columns[role]}" as {name}' for role, name in _NAMES.items() if columns[role]]
+                number = sum(name.startswith(f"{folder}/") for name, _ in parts)
+                return (
+                    f"the {kind} table {folder} is read as plain Parquet ({format_counted(number, 'file')}): what it deleted "
+                    f"or replaced counts, too; to read it right, with DuckDB's extension {kind.lower()}, give --logs table.sql, "
+                    f"a file with: select {', '.join(chosen)} from {kind.lower()}_scan('{place}')"
+                )
+    return None

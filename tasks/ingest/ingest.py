@@ -21,7 +21,7 @@ from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.events.events_files import filter_events
 from surf2vec.tasks.ingest.batches import Log, make_batches
 from surf2vec.tasks.ingest.delimited import NOT_UTF8
-from surf2vec.tasks.ingest.deliveries import Delivery, find_sources, plan_delivery
+from surf2vec.tasks.ingest.deliveries import Delivery, describe_table, find_sources, plan_delivery
 from surf2vec.tasks.ingest.formats import EmptyLogError
 from surf2vec.tasks.ingest.rejects import FAILED, LISTED
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
@@ -37,7 +37,6 @@ from surf2vec.tasks.ingest.sources import (
 from surf2vec.tasks.ingest.sql_logs import Days
 from surf2vec.tasks.ingest.stage_logs import stage_logs
 from surf2vec.tasks.ingest.staging import MOST_FREQUENT, MOST_HINTS, BytesRead, Staged, Staging
-from surf2vec.tasks.ingest.tables import describe_table
 from surf2vec.tasks.ingest.times import explain_bad_times
 from surf2vec.tasks.ingest.user_key import read_user_key
 from surf2vec.tasks.root.failures import explain_failures

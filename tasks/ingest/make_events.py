@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from surf2vec.sql.runner import stream_rows
-from surf2vec.tasks.events.numbering import number_strings, place_users
+from surf2vec.tasks.events.events_files import number_strings, place_users
 from surf2vec.tasks.ingest.make_items import PLACEHOLDERS, find_pages
 from surf2vec.tasks.release.url_rules import TOKEN_PATTERN, UrlRules
 from surf2vec.tasks.users.pseudonyms import pseudonym

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from surf2vec.tasks.corpus.check import find_misfits
+from surf2vec.tasks.upkeep.doctor import find_misfits
 from surf2vec.trainer.store.tokens import Corpus
 from surf2vec.trainer.system.files import describe_file
 from tests.data.corpora import user_hash

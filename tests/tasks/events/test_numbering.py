@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from surf2vec.tasks.events.numbering import number_strings, place_users
+from surf2vec.tasks.events.events_files import number_strings, place_users
 from surf2vec.tasks.release.release_reader import user_hash
 
 STRINGS = st.lists(st.one_of(st.none(), st.text(max_size=20)), max_size=20)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from surf2vec.tasks.config import IngestConfig
-from surf2vec.tasks.ingest.check_logs import check_shapes
+from surf2vec.tasks.ingest.deliveries import check_shapes
 from surf2vec.trainer.errors import InputError
 from tests.roots.ingest import write_log
 

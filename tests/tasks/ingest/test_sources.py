@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.ingest import deliveries
-from surf2vec.tasks.ingest.check_logs import check_shapes
-from surf2vec.tasks.ingest.deliveries import Delivery, plan_delivery, rules_of
+from surf2vec.tasks.ingest.deliveries import Delivery, check_shapes, plan_delivery, rules_of
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
 from surf2vec.tasks.ingest.sources import Catalog, SourceFile, Stamp, read_catalog, sum_counts
 from surf2vec.tasks.root.run import Root

@@ -11,7 +11,7 @@ import pytest
 from surf2vec.infra import CODE
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.ingest import sql_logs
-from surf2vec.tasks.ingest.check_logs import check_shapes
+from surf2vec.tasks.ingest.deliveries import check_shapes
 from surf2vec.tasks.ingest.sql_logs import FOLDERS_ENV, choose_days
 from surf2vec.trainer.errors import ConfigError, InputError, ResourceError
 from surf2vec.trainer.system.files import read_json

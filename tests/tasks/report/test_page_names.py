@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surf2vec.tasks.report.page_names import OTHER, sections, short_names
+from surf2vec.tasks.report.pictures import OTHER, sections, short_names
 
 
 @pytest.mark.parametrize(
