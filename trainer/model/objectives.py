@@ -85,12 +85,6 @@ def block_sampling(
     return Sampling(*alias_table(weights), keep, corrections)
 
 
-def thinning_alone(counts: NDArray[np.int64], config: TrainConfig) -> Sampling:
-    """Return the tables for a tree: only subsampling, of items with these counts, int64[V]. Nothing is drawn."""
-    keep = keep_thresholds(counts, int(counts.sum()), config.sample)
-    return Sampling(np.empty(0, np.uint64), np.empty(0, np.int32), keep, np.empty(0, np.float32))
-
-
 def alias_table(weights: NDArray[np.float64]) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
     """Return Walker's alias table of `weights` float64[V]: thresholds uint64[V] in units of 2**-32, and aliases int32[V].
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.kernels.signature import fits_trail_program
-from surf2vec.trainer.plan.prediction import Rates, predict
+from surf2vec.trainer.plan.prediction import Prediction, Rates, predict
 from surf2vec.trainer.plan.sharing import ALONE, Sharing
 from surf2vec.trainer.plan.sizes import MEASURED_TOKENS, TOKEN_BYTES, Sizes, Work, device_bytes, tray_bytes
 from surf2vec.trainer.system.memory import DEVICE_CONTEXT_BYTES
@@ -49,14 +49,13 @@ class Division:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Prediction):
     """How a training uses memory, disk and time; `reasons` is the arithmetic in words.
 
     place_bytes: the memory for a micro-partition's users and tokens while it is in a slot; None if all users stay in memory and
     tokens are mapped. slot_bytes: of the users of a chunk. moved_bytes: the bytes that an epoch reads from the store, and writes
-    to it, because of the division. num_commits, read_bytes, written_bytes (with commits), seconds, sent_bytes (to other
-    workers): predictions for the complete training. places_per_chunk: with several workers, equal for all. trail_on_device:
-    whether a GPU trains the trail.
+    to it, because of the division. sent_bytes: to other workers, predicted for the complete training. places_per_chunk: with
+    several workers, equal for all. trail_on_device: whether a GPU trains the trail.
     """
 
     num_partitions: int
@@ -72,10 +71,6 @@ class Plan:
     budget_bytes: int
     disk_bytes: int
     moved_bytes: int
-    num_commits: int
-    read_bytes: int
-    written_bytes: int
-    seconds: float
     reasons: tuple[str, ...] = ()
     sharing: Sharing = ALONE
     places_per_chunk: int | None = None

@@ -68,10 +68,6 @@ class ScheduleStep:
     block: int
     place: int
 
-    @property
-    def is_chunk_start(self) -> bool:
-        return self.turn == 0 and self.place == self.chunk.start
-
 
 def step_at(position: int, num_places: int, chunk_places: int, num_blocks: int) -> ScheduleStep:
     """Return the step at a position: epoch by epoch, chunk by chunk, block by block, place by place.

@@ -25,7 +25,7 @@ from surf2vec.trainer.model.rows import Items, Rows, join_rows
 from surf2vec.trainer.plan.sizes import training_sizes
 from surf2vec.trainer.store.generation import Generation, open_generation
 from surf2vec.trainer.store.layout import rows_in
-from surf2vec.trainer.store.tokens import COUNTS, Corpus, Histories, gather_spans
+from surf2vec.trainer.store.tokens import COUNTS, Corpus, Histories, gather_spans, to_offsets
 from surf2vec.trainer.store.writer import Writer, lock_store
 from surf2vec.trainer.system.fan_out import HERE, FanOut, cut
 from surf2vec.trainer.system.files import TEMPORARY_SUFFIX
@@ -146,7 +146,7 @@ def _infer_group(
     tokens, hashes = (np.concatenate(arrays) for arrays in zip(*((p.tokens, p.hashes) for p in parts), strict=True))
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])
     begun = join_rows([begin(key) for key, _ in group]) if begin else None
-    rows = infer_vectors(frozen, tokens, np.concatenate(([0], np.cumsum(lengths))).astype(np.int64), hashes, begun)
+    rows = infer_vectors(frozen, tokens, to_offsets(lengths), hashes, begun)
     end = 0
     for key, part in group:
         start, end = end, end + part.num_users

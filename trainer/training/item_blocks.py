@@ -41,11 +41,13 @@ class ItemBlocks:
     @cached_property
     def _loads(self) -> NDArray[np.float64]:
         """The tokens of each item in an epoch after subsampling, float64[V]."""
-        return self.counts * (keep_thresholds(self.counts, int(self.counts.sum()), self.config.sample) / RANGE_32)
+        return self.counts * (self._thinning.keep / RANGE_32)
 
     @cached_property
     def _thinning(self) -> Sampling:
-        return objectives.thinning_alone(self.counts, self.config)
+        """The tables for a tree: only subsampling, nothing is drawn."""
+        keep = keep_thresholds(self.counts, int(self.counts.sum()), self.config.sample)
+        return Sampling(np.empty(0, np.uint64), np.empty(0, np.int32), keep, np.empty(0, np.float32))
 
     @cached_property
     def num_shared_rows(self) -> int:
