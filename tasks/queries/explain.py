@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from surf2vec.tasks.config import PublishConfig
-from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST, newest_corpus
+from surf2vec.tasks.corpus.folder import newest_corpus
 from surf2vec.tasks.ingest.sources import Catalog, day_of, events_files, read_catalog
-from surf2vec.tasks.queries.similar import find_history
+from surf2vec.tasks.queries.similar import find_history, read_tokens
 from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, open_folder
 from surf2vec.tasks.release.release_reader import compared_columns, user_hash
@@ -137,15 +137,13 @@ def _weigh_pages(root: Root, manifest: dict[str, Any], user_id: str) -> list[dic
     No pages if the release has no trail, or its corpus was removed.
     """
     folder = root.corpus(manifest["created_from"]["window_id"])
-    has_corpus = "trail" in manifest and (folder / CORPUS_MANIFEST).exists()
-    corpus = open_corpus(folder) if has_corpus else None
-    if corpus is None or (found := find_history(corpus, user_id)) is None:
+    tokens = read_tokens(folder, user_id) if "trail" in manifest else []
+    if not tokens:
         return []
-    _, row, histories = found
     lags = np.array(manifest["trail"]["lags"], np.float32)
-    pages = histories.tokens[histories.offsets[row] : histories.offsets[row + 1]][::-1][: len(lags)].tolist()
+    pages = tokens[::-1][: len(lags)]
     weights = (lags[: len(pages)] * scale_of((lags[: len(pages)] ** 2).sum())).tolist()
-    urls = _find_urls(corpus, pages)
+    urls = _find_urls(open_corpus(folder), pages)
     return [{"url": urls[page], "weight": round(weight, 6)} for page, weight in zip(pages, weights, strict=True)]
 
 

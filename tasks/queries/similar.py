@@ -40,7 +40,7 @@ def similar_users(root: Root, export_dir: Path, user_id: str, k: int, part: str 
     items: list[dict[str, Any]] = []
     tokens: list[int] = []
     if manifest["item_files"] and part != "activity":
-        tokens = _read_tokens(root.corpus(manifest["created_from"]["window_id"]), user_id)
+        tokens = read_tokens(root.corpus(manifest["created_from"]["window_id"]), user_id)
         [best] = release.rank_items(vector[None], k, columns, [tokens])
         items = [{"url": url, "score": score} for url, score in zip(*best, strict=True)]
     return {
@@ -51,7 +51,7 @@ def similar_users(root: Root, export_dir: Path, user_id: str, k: int, part: str 
     }
 
 
-def _read_tokens(corpus_dir: Path, user_id: str) -> list[int]:
+def read_tokens(corpus_dir: Path, user_id: str) -> list[int]:
     """Returns the tokens of a user in time order; none if the corpus was removed."""
     found = find_history(open_corpus(corpus_dir), user_id) if (corpus_dir / CORPUS_MANIFEST).exists() else None
     if found is None:

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from surf2vec.tasks.sample.world import TOPICS, Format, World, make_events, make_tails, make_world, write_events
+from surf2vec.trainer.draws import draws
 from surf2vec.trainer.errors import ConfigError, InputError, ResourceError
 from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
 from surf2vec.trainer.system.files import replace_file
@@ -89,11 +90,8 @@ def list_names(num_parts: int, days: int, format: Format) -> dict[tuple[int, int
 
 
 def mix(values: np.ndarray) -> np.ndarray:
-    """Returns a pseudorandom one-to-one mapping of uint64 to uint64 (the finalizer of splitmix64)."""
-    z = values + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    """Returns a pseudorandom one-to-one mapping of uint64 to uint64."""
+    return draws(values, np.ones(1, np.uint64))
 
 
 def keys_of(user_numbers: np.ndarray, seed: int) -> np.ndarray:

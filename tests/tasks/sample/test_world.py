@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from surf2vec.tasks.ingest.visits import CRAWLER_PATTERN
+from surf2vec.tasks.ingest.make_items import CRAWLER_PATTERN
 from surf2vec.tasks.release.url_rules import UrlRules, canonical_item
 from surf2vec.tasks.sample.logs import FIRST_DAY, draw_visits, make_user_range, write_sample_logs
 from surf2vec.tasks.sample.world import (
