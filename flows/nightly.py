@@ -19,8 +19,7 @@ from surf2vec.tasks.forgetting.forget import describe_elsewhere
 from surf2vec.tasks.ingest.sql_logs import FOLDERS_ENV
 from surf2vec.tasks.night import steps
 from surf2vec.tasks.night.config import DEFAULT_CONFIG, PipelineConfig
-from surf2vec.tasks.night.night import make_night
-from surf2vec.tasks.night.past_nights import make_past_nights
+from surf2vec.tasks.night.night import make_night, make_past_nights
 from surf2vec.tasks.night.reporter import CHAMPION_OLD
 from surf2vec.tasks.night.step import WAITS, Arguments, Result, print_retry
 from surf2vec.tasks.registry.pull import find_version

@@ -85,7 +85,7 @@ def backfill(
     """Run past days in order, as if each had run then. Run the same command to resume."""
     config, given = configure(config, settings, root), list_globs(logs)
     check_call(root, given, config)
-    from surf2vec.tasks.night.past_nights import make_past_nights
+    from surf2vec.tasks.night.night import make_past_nights
 
     return make_past_nights(Path(root), given, since, until, config)
 

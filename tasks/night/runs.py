@@ -40,15 +40,6 @@ def list_gone(run: Run) -> list[type[Step]]:
     return gone
 
 
-def reopen_gone(run: Run) -> None:
-    """Mark the steps of a run whose results are gone as not done."""
-    for kind in list_gone(run):
-        if kind is TrainStep:
-            run.forget_steps()
-        else:
-            run.reopen(kind)
-
-
 def _is_current(root: Root, window_id: str) -> bool:
     generation = current_generation(root)
     return generation is not None and whole_window(generation.manifest["window_id"]) == window_id

@@ -83,7 +83,8 @@ def _find_or_plan(night: NightContext, logs: list[str], on_event: OnEvent) -> Ru
     inputs, digest = night.request()
     found = runs.find_run(root, digest)
     if found:
-        runs.reopen_gone(found)
+        for kind in runs.list_gone(found):
+            found.forget_steps() if kind is records.TrainStep else found.reopen(kind)
         if found.record().steps.train:
             return found
     champion = promotion.find_champion(root, config.publish)

@@ -13,7 +13,7 @@ import pytest
 
 from surf2vec.tasks.night.config import PipelineConfig
 from surf2vec.tasks.night.context import NightContext
-from surf2vec.tasks.night.past_nights import list_days, make_past_nights
+from surf2vec.tasks.night.night import list_days, make_past_nights
 from surf2vec.tasks.report.nights import write_nights_report
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.errors import InputError

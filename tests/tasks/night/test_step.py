@@ -54,7 +54,7 @@ def test_it_fails_in_the_end_and_at_once_by_another_error_or_where_no_server_is_
 @pytest.mark.parametrize(
     ("module", "slow"),
     [
-        ("surf2vec.tasks.night.past_nights", {"prefect", "ray"}),
+        ("surf2vec.tasks.night.night", {"prefect", "ray"}),
         ("surf2vec.flows.cli", {"prefect", "pydantic", "numpy"}),
     ],
 )
