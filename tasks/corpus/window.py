@@ -8,20 +8,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from glob import escape
-from pathlib import Path
 from typing import Any
 
 import duckdb
 
 from surf2vec.tasks.config import EvaluateConfig, IngestConfig
-from surf2vec.tasks.ingest.sources import events_files, read_catalog
+from surf2vec.tasks.ingest.sources import EventsFile, events_files, read_catalog
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.users.tombstones import FORGOTTEN
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.system.files import digest_json, verify_all
 
 FORMAT_VERSION = 4
-_UNDATED = "undated"
 _CLEANING = {"max_day_events", "min_item_events", "min_item_users", "min_user_events", "max_user_events"}
 _MUST_MATCH = ("format_version", "partitions", "rules", "user_key_fingerprint", "cleaning")  # in corpus and base
 
@@ -36,25 +34,6 @@ class Base:
     window_id: str
     retain_days: int
     is_full: bool = False
-
-
-@dataclass(frozen=True)
-class EventsFile:
-    """One file under events/. about: its record in sources.json; way_out: how to repair it."""
-
-    path: Path
-    about: dict[str, Any]
-    way_out: str = ""
-
-    @property
-    def day(self) -> date | None:
-        """The day of its events; None if undated."""
-        day = self.path.parent.name.removeprefix("day=")
-        return None if day == _UNDATED else date.fromisoformat(day)
-
-    @property
-    def rows(self) -> int:
-        return self.about["rows"]
 
 
 @contextmanager
@@ -108,7 +87,7 @@ class Window:
 
     @property
     def num_events(self) -> int:
-        return sum(file.rows for file in self.files)
+        return sum(file.about["rows"] for file in self.files)
 
     @property
     def params(self) -> dict[str, Any]:
@@ -121,7 +100,7 @@ class Window:
 
     def verify(self) -> None:
         """Raise DamageError unless every file of the window has the size and sha256 of sources.json."""
-        verify_all((file.path, file.about, file.way_out) for file in self.files)
+        verify_all(self.files)
 
 
 def select_window(root: Root, since: date | None, until: date | None, window_days: int | None) -> Window:
@@ -132,7 +111,7 @@ def select_window(root: Root, since: date | None, until: date | None, window_day
     catalog = read_catalog(root)
     if catalog.partitions is None:
         raise InputError(f"nothing was ingested into {root.path}: give logs with --logs")
-    found = [EventsFile(*file) for file in events_files(root, catalog)]
+    found = list(events_files(root, catalog))
     days = sorted({file.day for file in found if file.day})
     last = until or (days[-1] if days else None)
     if since is None and window_days is not None and last is not None:

@@ -115,7 +115,7 @@ def open_case(
     days: Counter[date] = Counter()
     for file in window.files:
         if file.day:
-            days[file.day] += file.rows
+            days[file.day] += file.about["rows"]
     has_changed = champion is not None and began_with != champion
     return Case(run, gate, champion, has_changed, days, _find_days_before(run, days), spaces.get(champion or ""))
 

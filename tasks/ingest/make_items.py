@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 import polars as pl
 import pyarrow as pa
 
-from surf2vec.tasks.ingest.visits import ASSET_PATTERN
 from surf2vec.tasks.release.url_rules import INDEX_PAGE, UrlRules, canonical_item, find_tokens
 
 BATCH = 100_000  # URLs converted together: limits the memory of intermediate results
@@ -22,6 +21,17 @@ _JSON = r"""^\s*(?:\{|\[\s*\{?)\s*["']"""  # or how Python shows it
 PLACEHOLDERS = (
     *("", "-", "na", "n/a", "nan", "<na>", "null", "\\n", "none", "undefined", "(not set)"),
     "00000000-0000-0000-0000-000000000000",
+)
+# Extensions of files that browsers fetch by themselves.
+ASSET_PATTERN = (
+    r"(?i)\.(?:css|js|mjs|map|json|gif|jpe?g|jfif|png|apng|ico|cur|svg|webp|avif|bmp|tiff?|xbm|woff2?|ttf|otf|eot|"
+    r"mp3|ogg|wav|m4a|flac|mp4|m4v|webm|avi|mov|mpe?g|wmv|flv|swf)$"
+)
+# Agents that identify themselves as crawlers. CUBOT is a maker of phones.
+CRAWLER_PATTERN = (
+    r"(?i)(?:^|[^u]|[^c]u)bot|crawl|spider|slurp|archiver|scrap(?:er|y)|fetcher|feed|rss|monitor|uptime|pingdom|"
+    r"lighthouse|headless|phantomjs|selenium|mediapartners|facebookexternalhit|validator|checker|"
+    r"^(?:curl|wget|python|java|ruby|perl|php|go-http|okhttp|axios|node|libwww|lwp|apache-httpclient)\b"
 )
 
 

@@ -11,8 +11,9 @@ import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import DamageError, InputError
@@ -145,14 +146,25 @@ class Catalog:
             write_manifest_json(root.sources, value)
 
 
-def events_files(root: Root, catalog: Catalog) -> Iterator[tuple[Path, dict[str, Any], str]]:
-    """Yield each events file with its record and how to repair it, as `verify_all` takes them."""
+class EventsFile(NamedTuple):
+    """One file under events/, as `verify_all` takes it. about: its record in sources.json; way_out: how to repair it."""
+
+    path: Path
+    about: dict[str, Any]
+    way_out: str = ""
+
+    @property
+    def day(self) -> date | None:
+        """The day of its events; None if undated."""
+        day = day_of(self.path)
+        return None if day == "undated" else date.fromisoformat(day)
+
+
+def events_files(root: Root, catalog: Catalog) -> Iterator[EventsFile]:
+    """Yield each events file."""
     for name, entries in sorted(catalog.sharers.items()):
-        yield (
-            root.path / name,
-            catalog.files[name],
-            f"pass {name_logs(entries)} to `surf2vec run --logs` again, which repairs it",
-        )
+        way_out = f"pass {name_logs(entries)} to `surf2vec run --logs` again, which repairs it"
+        yield EventsFile(root.path / name, catalog.files[name], way_out)
 
 
 def name_logs(entries: Iterable[Mapping[str, Any]]) -> str:

@@ -118,12 +118,8 @@ def run_query(
 
 def _result_path(name: str, folder: Path) -> Path:
     """Return the Parquet file with the rows of the query of a source."""
-    return folder / hashlib.sha256(query_path(name).encode()).hexdigest()[:16] / "result.parquet"
-
-
-def query_path(name: str) -> str:
-    """Return the path of the query of a source."""
-    return name.partition(".sql day ")[0].removesuffix(".sql") + ".sql"
+    query = name.partition(".sql day ")[0].removesuffix(".sql") + ".sql"
+    return folder / hashlib.sha256(query.encode()).hexdigest()[:16] / "result.parquet"
 
 
 def extract_source(name: str, folder: Path, target: Path) -> None:

@@ -28,16 +28,16 @@ from surf2vec.tasks.ingest.blocks import BlockReader
 from surf2vec.tasks.ingest.columns import ROLES
 from surf2vec.tasks.ingest.deliveries import read_by, rules_of
 from surf2vec.tasks.ingest.make_events import MAX_USER_BYTES, SourceRules, make_events
+from surf2vec.tasks.ingest.make_items import ASSET_PATTERN, CRAWLER_PATTERN
 from surf2vec.tasks.ingest.records import LIST_BITS
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
 from surf2vec.tasks.ingest.sources import SourceFile, number_source
 from surf2vec.tasks.ingest.times import TimeScale, recognise_times
-from surf2vec.tasks.ingest.visits import ASSET_PATTERN, CRAWLER_PATTERN
 from surf2vec.tasks.release.url_rules import MAX_URL_BYTES, UrlRules, canonical_item
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.users.tombstones import FORGOTTEN, Tombstones
 from surf2vec.trainer.errors import InputError
-from surf2vec.trainer.events import OnEvent
+from surf2vec.trainer.events import OnEvent, log_progress
 from surf2vec.trainer.system.files import describe_file
 from surf2vec.trainer.system.units import size
 
@@ -74,8 +74,7 @@ class BytesRead:
             self.done += num_bytes
 
     def report(self) -> None:
-        values = {"step": "ingest", "done": min(self.done, self.total), "total": self.total, "unit": "bytes"}
-        self.on_event("progress", values)
+        log_progress(self.on_event, "ingest", min(self.done, self.total), self.total, "bytes")
 
 
 @dataclass(frozen=True)
@@ -234,7 +233,10 @@ class Stager:
                 is_json = log.format == "jsonl" and not log.is_nested
                 self.con.register("delivered_lines" if is_json else "source_fields", reader.open())
                 if is_json:
-                    params["pointers"] = [_point_to(log.columns[role] or _ABSENT) for role in ROLES]
+                    keys = [log.columns[role] or _ABSENT for role in ROLES]
+                    params["pointers"] = [
+                        f"/{key.replace('~', '~0').replace('/', '~1')}" for key in keys
+                    ]  # JSON pointers
                     sources["source_fields"] = "staging/json_fields"
             create_table(self.con, "staging/stg_lines", params, **sources, split_fields="staging/split_fields")
         except duckdb.Error as error:
@@ -244,15 +246,12 @@ class Stager:
             raise _explain_reading(reader.log.path if reader else batch.log.path, reader, error) from error
         self.progress.add(batch.bytes - (reader.done_bytes if reader else 0))
 
-    @property
-    def _url_rules(self) -> UrlRules:
-        return UrlRules.of_record(rules_of(self.staging.config))
-
     def _find_query_hints(self) -> list[dict[str, Any]]:
         """Return the pages in `stg_lines` with very many different queries: page, num_queries (approximate), keys."""
         params = {"asset_pattern": ASSET_PATTERN, "least_queries": LEAST_QUERIES, "most_hints": MOST_HINTS}
         rows = fetch_rows(self.con, "intermediate/int_query_hints", params)
-        hints = [{"page": canonical_item(row.pop("path"), self._url_rules)} | row for row in rows]
+        rules = UrlRules.of_record(rules_of(self.staging.config))
+        hints = [{"page": canonical_item(row.pop("path"), rules)} | row for row in rows]
         return [hint for hint in hints if hint["page"]]
 
     def _write_parts(self, batch: Batch, scale: TimeScale, parts: range) -> tuple[dict[int, list[Path]], bool]:
@@ -262,7 +261,8 @@ class Stager:
         """
         params = scale.params | {"latest": self.staging.now + timedelta(days=1), "place_bits": batch.place_bits}
         rules = SourceRules(
-            [number_source(source.sha256) for source in batch.sources], batch.place_bits, self._url_rules,
+            [number_source(source.sha256) for source in batch.sources], batch.place_bits,
+            UrlRules.of_record(rules_of(self.staging.config)),
             batch.log.is_access_log, scale.is_dated, self.staging.partitions, self.user_key, self.forgotten,
         )  # fmt: skip
         paths: dict[int, list[Path]] = {}
@@ -319,11 +319,6 @@ class Stager:
 def _count(rows: duckdb.DuckDBPyRelation, *columns: str) -> list[tuple[Any, ...]]:
     """Return the distinct values of columns, each with the number of its rows."""
     return sorted(rows.aggregate(f"{', '.join(columns)}, count(*)").fetchall())
-
-
-def _point_to(name: str) -> str:
-    """Return the JSON pointer to a key of an object."""
-    return f"/{name.replace('~', '~0').replace('/', '~1')}"
 
 
 def _explain_reading(path: Path, reader: BlockReader | None, error: duckdb.Error) -> Exception:

@@ -18,9 +18,8 @@ from surf2vec.tasks.config import EvaluateConfig, IngestConfig
 from surf2vec.tasks.corpus.build import build_corpus
 from surf2vec.tasks.corpus.window import CorpusRequest
 from surf2vec.tasks.ingest.layouts import list_layouts
-from surf2vec.tasks.ingest.make_items import PLACEHOLDERS
+from surf2vec.tasks.ingest.make_items import ASSET_PATTERN, PLACEHOLDERS
 from surf2vec.tasks.ingest.staging import LEFT_OUT
-from surf2vec.tasks.ingest.visits import ASSET_PATTERN
 from surf2vec.tasks.release.url_rules import TOKEN_PATTERN, UrlRules, canonical_item
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import ConfigError, InputError, RejectedError

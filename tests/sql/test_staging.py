@@ -15,8 +15,8 @@ from surf2vec.sql.runner import create_table
 from surf2vec.tasks.ingest.blocks import LINES_SCHEMA
 from surf2vec.tasks.ingest.delimited import FIELDS_SCHEMA
 from surf2vec.tasks.ingest.formats import ROLES
+from surf2vec.tasks.ingest.make_items import ASSET_PATTERN, CRAWLER_PATTERN
 from surf2vec.tasks.ingest.staging import MAX_TIME_BYTES, MAX_URL_BYTES, MAX_USER_BYTES
-from surf2vec.tasks.ingest.visits import ASSET_PATTERN, CRAWLER_PATTERN
 
 PARAMS = {
     "keeps_query": False, "max_url_bytes": MAX_URL_BYTES, "max_user_bytes": MAX_USER_BYTES, "max_time_bytes": MAX_TIME_BYTES,

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from surf2vec.tasks.config import GateConfig
-from surf2vec.tasks.corpus.window import EventsFile, Window
+from surf2vec.tasks.corpus.window import Window
 from surf2vec.tasks.gate.figures import Case, judge_release, open_case
+from surf2vec.tasks.ingest.sources import EventsFile
 from surf2vec.tasks.root.records import CorpusStep, EvaluateStep, GateStep, SettleStep, Steps
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.system.files import read_json, write_json

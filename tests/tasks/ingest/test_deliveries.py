@@ -1,11 +1,13 @@
-"""What a later delivery of logs changes in a root."""
+"""What a later delivery of logs changes in a root; and the faults of all logs of a call are named in one message before."""
 
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from surf2vec.trainer.errors import ConfigError
+from surf2vec.tasks.config import IngestConfig
+from surf2vec.tasks.ingest.deliveries import check_shapes
+from surf2vec.trainer.errors import ConfigError, InputError
 from tests.roots.ingest import events_files, read_events, read_rejects, snapshot, take_in, write_log
 
 
@@ -73,3 +75,22 @@ def test_damaged_events_are_made_again_from_their_log(tmp_path: Path, root: Path
     assert take_in(root, log)["sources_replaced"] == 1
     assert {row[2] for row in read_events(root)} == {datetime(2020, 7, 1), datetime(2020, 7, 2)}
     assert sorted(snapshot(root).values()) != sorted(before.values()) or snapshot(root) == before
+
+
+def test_the_faults_of_all_files_are_told_at_once(tmp_path: Path) -> None:
+    write_log(tmp_path / "good.csv", "u,/a,1")
+    write_log(tmp_path / "empty.csv")
+    write_log(tmp_path / "host.csv", "u,/a,1", header="host,url,ts")
+    write_log(tmp_path / "page.csv", "u,/a,1", header="user_id,page,when")
+    with pytest.raises(InputError) as caught:
+        check_shapes([f"{tmp_path}/*.csv", f"{tmp_path}/host.csv", "s3://bucket/*.csv"], IngestConfig())
+    first, second = str(caught.value).split("\n")
+    assert f"{tmp_path}/host.csv has no column 'user_id'" in first
+    assert f"{tmp_path}/page.csv has no column 'url' for the URL and no column 'ts' for the time" in second
+
+
+def test_many_faults_are_counted(tmp_path: Path) -> None:
+    for n in range(9):
+        write_log(tmp_path / f"{n}.csv", "u,/a,1", header="host,url,ts")
+    with pytest.raises(InputError, match=r"4\.csv has no .*\nand 4 more files$"):
+        check_shapes([f"{tmp_path}/*.csv"], IngestConfig())

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surf2vec.tasks.ingest import make_items as source_pages
-from surf2vec.tasks.ingest.make_items import find_pages
-from surf2vec.tasks.ingest.visits import ASSET_PATTERN
+from surf2vec.tasks.ingest.make_items import ASSET_PATTERN, find_pages
 from surf2vec.tasks.release.url_rules import UrlRules, canonical_item
 from tests.hostile.urls import draw_url
 

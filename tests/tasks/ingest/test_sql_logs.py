@@ -10,7 +10,6 @@ import pytest
 
 from surf2vec.infra import CODE
 from surf2vec.tasks.config import IngestConfig
-from surf2vec.tasks.ingest import sql_logs
 from surf2vec.tasks.ingest.deliveries import check_shapes
 from surf2vec.tasks.ingest.sql_logs import FOLDERS_ENV, choose_days
 from surf2vec.trainer.errors import ConfigError, InputError, ResourceError
@@ -249,7 +248,6 @@ def test_days_are_those_of_utc(place: Path) -> None:
     text = "select user_id, url, timestamp '2020-11-02 00:30:00' as ts from 'e.csv' where $since is not null"
     read(place, text, 1, 3, timezone="Europe/Berlin")
     assert names(place) == ["shop.sql day 2020-11-01"]
-    assert sql_logs.query_path(names(place)[0]) == "shop.sql"
 
 
 def test_semicolons_and_dollars_in_texts_are_texts(place: Path) -> None:
