@@ -32,9 +32,8 @@ from surf2vec.tasks.root.run import Root, current_generation, forget_releases, l
 from surf2vec.tasks.users.user_set import UserSet, search_file
 from surf2vec.trainer.errors import DamageError, SurfError
 from surf2vec.trainer.events import OnEvent, log
-from surf2vec.trainer.store.generation import Generation
-from surf2vec.trainer.store.layout import read_rows
-from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest
+from surf2vec.trainer.store.generation import Generation, read_manifest
+from surf2vec.trainer.store.layout import STORE_MANIFEST, read_rows
 from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.system.files import digest_file, read_json, remove_folder, verify_once
 

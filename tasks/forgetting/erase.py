@@ -31,10 +31,10 @@ from surf2vec.tasks.users.tombstones import FORGOTTEN
 from surf2vec.tasks.users.user_set import UserSet
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.events import OnEvent, log_progress
-from surf2vec.trainer.store.generation import Generation
-from surf2vec.trainer.store.manifests import STORE_MANIFEST, next_generation, read_manifest, write_manifest
+from surf2vec.trainer.store.generation import Generation, next_generation, read_manifest, write_manifest
+from surf2vec.trainer.store.layout import STORE_MANIFEST
 from surf2vec.trainer.store.tokens import Corpus, Tokens, open_corpus, partition_name
-from surf2vec.trainer.store.upkeep import erase_rows
+from surf2vec.trainer.store.writer import erase_rows
 from surf2vec.trainer.system.files import describe_file, digest_json, link_file, replace_file, verify_once
 
 COMMIT_BYTES = 1_000_000_000  # of events files that are rewritten before they are committed

@@ -36,7 +36,7 @@ from surf2vec.tasks.users.tombstones import add_tombstones, read_tombstones
 from surf2vec.tasks.users.user_set import UserSet, want_forgotten, want_users
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.events import OnEvent, ignore_event, log
-from surf2vec.trainer.store.manifests import read_manifest
+from surf2vec.trainer.store.generation import read_manifest
 from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.store.writer import remove_unreferenced
 from surf2vec.trainer.system.files import digest_json, read_json, remove_folder, sync_folders, sync_path, write_json

@@ -21,9 +21,9 @@ from surf2vec.tasks.ingest.sources import read_catalog
 from surf2vec.tasks.root.credentials import mask_values
 from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.run import Root
-from surf2vec.trainer.store.generation import Generation
+from surf2vec.trainer.store.generation import Generation, read_manifest
 from surf2vec.trainer.store.images import verify_image
-from surf2vec.trainer.store.manifests import STORE_MANIFEST, explain_damage, read_manifest
+from surf2vec.trainer.store.layout import STORE_MANIFEST, explain_damage
 from surf2vec.trainer.store.tokens import COUNTS, VOCABULARY, open_corpus, partition_name, whole_window
 from surf2vec.trainer.system.files import describe_file, digest_file, link_file, sync_path, write_json
 

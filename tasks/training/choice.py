@@ -22,8 +22,7 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.training.base import open_base
 from surf2vec.trainer.config import DISCOUNT, TRAIL_BIAS, TrainConfig
 from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
-from surf2vec.trainer.store.generation import Generation, open_generation
-from surf2vec.trainer.store.manifests import next_generation
+from surf2vec.trainer.store.generation import Generation, next_generation, open_generation
 from surf2vec.trainer.store.tokens import Corpus
 from surf2vec.trainer.store.writer import Writer, lock_store
 from surf2vec.trainer.training.vectors import TRAIL_WEIGHT, BothParts, columns_of, weight_of

@@ -30,7 +30,7 @@ from surf2vec.tasks.root.run import Root, Run, list_folders
 from surf2vec.tasks.root.wording import format_counted
 from surf2vec.trainer.errors import DamageError, SurfError
 from surf2vec.trainer.store.tokens import CHANGED, Corpus, gather_spans, open_corpus
-from surf2vec.trainer.store.upkeep import examine_store
+from surf2vec.trainer.store.writer import examine_store
 from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, read_json, verify_file
 
 Level = Literal["ok", "warning", "damage"]

@@ -29,8 +29,8 @@ from surf2vec.tasks.root.run import Root, Run, open_scratch_folder
 from surf2vec.tasks.users.tombstones import FILE, KEY_FILE
 from surf2vec.trainer.errors import ConfigError, DamageError, InputError
 from surf2vec.trainer.events import OnEvent, ignore_event, log
-from surf2vec.trainer.store.generation import has_generation
-from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest, write_manifest
+from surf2vec.trainer.store.generation import has_generation, read_manifest, write_manifest
+from surf2vec.trainer.store.layout import STORE_MANIFEST
 from surf2vec.trainer.store.tokens import partition_name
 from surf2vec.trainer.store.writer import remove_unreferenced
 from surf2vec.trainer.system.files import (

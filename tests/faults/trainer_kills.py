@@ -16,7 +16,7 @@ import numpy as np
 
 from surf2vec.trainer.model.rows import Rows
 from surf2vec.trainer.store.generation import has_generation, open_generation
-from surf2vec.trainer.store.manifests import STORE_MANIFEST
+from surf2vec.trainer.store.layout import STORE_MANIFEST
 from surf2vec.trainer.system.files import read_json
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train

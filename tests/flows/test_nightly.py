@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from surf2vec.tasks.activity.count import NAMES
-from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest
+from surf2vec.trainer.store.generation import read_manifest
+from surf2vec.trainer.store.layout import STORE_MANIFEST
 from surf2vec.trainer.system.files import read_json
 from tests.data.corpora import planted_histories
 from tests.flows.test_cli import call, kill_once

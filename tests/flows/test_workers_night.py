@@ -16,7 +16,8 @@ from surf2vec.flows.nightly import nightly
 from surf2vec.operations import doctor
 from surf2vec.tasks.night.config import load_config
 from surf2vec.trainer.errors import ResourceError
-from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest
+from surf2vec.trainer.store.generation import read_manifest
+from surf2vec.trainer.store.layout import STORE_MANIFEST
 from surf2vec.trainer.store.writer import lock_store
 from surf2vec.trainer.system.files import read_json
 from tests.flows.test_cli import COMMAND

@@ -11,8 +11,7 @@ import surf2vec.trainer.store.writer
 from surf2vec.trainer.model.rows import Items, Rows
 from surf2vec.trainer.store.generation import Generation, open_generation
 from surf2vec.trainer.store.images import Arrays, Image, read_image
-from surf2vec.trainer.store.layout import read_rows
-from surf2vec.trainer.store.manifests import STORE_MANIFEST
+from surf2vec.trainer.store.layout import STORE_MANIFEST, read_rows
 from surf2vec.trainer.system.files import read_json
 
 

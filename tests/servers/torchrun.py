@@ -12,7 +12,8 @@ from typing import Any
 
 import psutil
 
-from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest
+from surf2vec.trainer.store.generation import read_manifest
+from surf2vec.trainer.store.layout import STORE_MANIFEST
 from surf2vec.trainer.training.job import Job
 
 ROOT = Path(__file__).parents[2]

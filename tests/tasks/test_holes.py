@@ -24,8 +24,8 @@ from surf2vec.tasks.upkeep.gc import collect_garbage
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import InputError
 from surf2vec.trainer.events import ignore_event
-from surf2vec.trainer.store.generation import open_generation
-from surf2vec.trainer.store.manifests import STORE_MANIFEST, write_manifest
+from surf2vec.trainer.store.generation import open_generation, write_manifest
+from surf2vec.trainer.store.layout import STORE_MANIFEST
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
 from surf2vec.trainer.store.writer import pin_generation
 from surf2vec.trainer.training.infer import refit_held_out

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from surf2vec.trainer.config import TrainConfig
-from surf2vec.trainer.store.generation import open_generation
-from surf2vec.trainer.store.manifests import FORMAT_VERSION
+from surf2vec.trainer.store.generation import FORMAT_VERSION, open_generation
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
 from tests.data.corpora import planted_histories, write_corpus

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from surf2vec.trainer.events import OnEvent, ignore_event, log_progress
 from surf2vec.trainer.kernels.first_rows import round_to_bfloat16
 from surf2vec.trainer.model.rows import Rows
-from surf2vec.trainer.store.generation import Generation, open_generation
+from surf2vec.trainer.store.generation import Generation, next_generation, open_generation
 from surf2vec.trainer.store.layout import items_of, rows_in
-from surf2vec.trainer.store.manifests import next_generation
 from surf2vec.trainer.store.writer import Writer, lock_store
 
 BATCH_ROWS = 8192

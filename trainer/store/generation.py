@@ -24,15 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surf2vec.trainer.config import TrainConfig, config_from_dict
-from surf2vec.trainer.errors import ConfigError
+from surf2vec.trainer.errors import ConfigError, DamageError
 from surf2vec.trainer.model.rows import Items, TrailItems
 from surf2vec.trainer.store.images import Arrays, Image, make_image, map_image, read_image
-from surf2vec.trainer.store.layout import items_of, read_rows, shapes_of_items
-from surf2vec.trainer.store.manifests import STORE_MANIFEST, explain_damage, read_manifest
-from surf2vec.trainer.system.files import verify_size
+from surf2vec.trainer.store.layout import STORE_MANIFEST, explain_damage, items_of, read_rows, shapes_of_items
+from surf2vec.trainer.system.files import raise_if_unwritten, read_json, verify_size, write_manifest_json
 
 PIECE_ROWS = 65_536
 """Rows copied at a time, which bounds the memory of intermediate arrays."""
+FORMAT_VERSION = 6
 
 
 @dataclass(frozen=True)
@@ -207,3 +207,30 @@ def open_generation(folder: Path) -> Generation:
 def has_generation(folder: Path) -> bool:
     """Return whether the store has a generation."""
     return (folder / STORE_MANIFEST).exists()
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Read the manifest in `path`. Raises DamageError when it is missing, altered or of another version."""
+    manifest = read_json(path)
+    if not isinstance(manifest, dict) or manifest.get("format_version") != FORMAT_VERSION:
+        raise DamageError(
+            f"{path} is not a manifest of format {FORMAT_VERSION}: it was altered or is of another version"
+        )
+    return manifest
+
+
+def write_manifest(folder: Path, name: str, manifest: dict[str, Any]) -> None:
+    """Write the manifest and its digest to the file `name` of a store."""
+    with raise_if_unwritten(folder, name):
+        write_manifest_json(folder / name, manifest)
+
+
+def next_generation(store_dir: Path) -> int:
+    """Return the number of the next generation: above that of all generations, pinned ones included."""
+    return 1 + max((read_json(path)["generation"] for path in manifest_paths(store_dir)), default=0)
+
+
+def manifest_paths(folder: Path) -> list[Path]:
+    """Return the paths of the current and the pinned manifests of a store."""
+    current = folder / STORE_MANIFEST
+    return [*([current] if current.exists() else []), *sorted((folder / "pinned").glob("*.json"))]

@@ -4,6 +4,8 @@ A *delta* is a second file of a micro-partition. It has only the rows that a nig
 A manifest has it in the entry of the first file. Rows beyond the first file's belong to users who came later.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.model.rows import Items, Rows, TrailItems
 from surf2vec.trainer.store.images import Arrays, Image, Shapes, image_of, make_image, read_image
-from surf2vec.trainer.store.manifests import explain_damage
 from surf2vec.trainer.system.memory import Bytes
+
+STORE_MANIFEST = "MANIFEST.json"
 
 
 @dataclass(frozen=True)
@@ -115,3 +119,15 @@ def join_items(older: Items, newer: Items) -> Image:
             image.arrays[name][places], image.arrays[_squares(name)][places] = rows.vectors, rows.squares
             start = places.stop
     return image
+
+
+@contextmanager
+def explain_damage(folder: Path) -> Iterator[None]:
+    """Add to a DamageError in the block how a person can repair it."""
+    try:
+        yield
+    except DamageError as error:
+        raise DamageError(
+            f"{error}; nothing was trained on it: restore a copy, or remove {folder / STORE_MANIFEST} and the files in "
+            f"{folder / 'pinned'} that name it, and train again"
+        ) from None

@@ -8,18 +8,22 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from surf2vec.trainer.errors import ResourceError
-from surf2vec.trainer.store.generation import Generation, entries_of, open_generation
-from surf2vec.trainer.store.images import Image, image_of, read_image, write_image
-from surf2vec.trainer.store.layout import Delta
-from surf2vec.trainer.store.manifests import (
+import numpy as np
+from numpy.typing import NDArray
+
+from surf2vec.trainer.errors import DamageError, ResourceError
+from surf2vec.trainer.model.rows import Rows
+from surf2vec.trainer.store.generation import (
     FORMAT_VERSION,
-    STORE_MANIFEST,
-    explain_damage,
+    Generation,
+    entries_of,
     manifest_paths,
+    open_generation,
     read_manifest,
     write_manifest,
 )
+from surf2vec.trainer.store.images import Image, image_of, read_image, verify_image, write_image
+from surf2vec.trainer.store.layout import STORE_MANIFEST, Delta, explain_damage, image_of_rows, read_rows
 from surf2vec.trainer.system.files import (
     TEMPORARY_SUFFIX,
     lock,
@@ -32,6 +36,9 @@ from surf2vec.trainer.system.files import (
 from surf2vec.trainer.system.memory import Bytes
 
 _DATA_FILE = re.compile(r"[a-z]+-\d{5}-g(\d{6,})\.safetensors")
+_WAY_OUT = (
+    "restore a copy, or remove {} and run again: that may train everything, in another space, which the gate may hold"
+)
 
 
 @contextmanager
@@ -202,3 +209,52 @@ def remove_unreferenced(folder: Path, before: int | None = None) -> int:
             else:
                 path.unlink()
     return freed_bytes
+
+
+def examine_store(folder: Path) -> list[tuple[str, str, str]]:
+    """Return the findings of `doctor` for a store: (level "ok" | "warning" | "damage", place, message). Reads every file."""
+    findings: list[tuple[str, str, str]] = []
+    for path in manifest_paths(folder):
+        level, way_out = "damage", _WAY_OUT.format(path)
+        try:
+            generation = Generation(folder, read_manifest(path))
+            for name, entry in generation.files().items():
+                verify_image(folder / name, entry)
+            level, message = "ok", f"generation {generation.generation}: {len(generation.files())} files whole"
+        except DamageError as error:
+            message = f"{error}; {way_out}"
+        except (KeyError, TypeError, AttributeError):
+            message = f"is not a manifest of a store: it was altered; {way_out}"
+        findings.append((level, str(path), message))
+    if not any(level == "damage" for level, _, _ in findings):
+        orphans = {path.name for path in folder.glob("*.safetensors")} - referenced_files(folder)
+        if orphans:
+            message = f"{len(orphans)} files belong to no generation; the next commit removes them"
+            findings.append(("warning", str(folder), message))
+    return findings
+
+
+def erase_rows(
+    generation: Generation, going: dict[int, NDArray[np.int64]], num_users: list[int], number: int
+) -> dict[str, Any]:
+    """Write users' files without these rows for a generation `number`, and return their entries. Nothing is committed.
+
+    going: micro-partition → rows, ascending; num_users: current rows of each micro-partition. A file with rows to erase is
+    rewritten without gaps and with its delta's changes. All other rows keep their bits. One micro-partition is in memory at a
+    time. Raises DamageError when a file has another number of rows, or was altered.
+    """
+    writer = Writer(generation.folder, number, generation.manifest)
+    for partition, gone in going.items():
+        rows = read_rows(generation.folder, generation.manifest["users"][str(partition)])
+        if len(rows.squares) != num_users[partition]:
+            raise DamageError(
+                f"micro-partition {partition} of generation {generation.generation} has {len(rows.squares):,} rows where its "
+                f"corpus has {num_users[partition]:,} users: they do not belong together; nothing was changed"
+            )
+        kept = np.setdiff1d(np.arange(len(rows.squares)), gone)
+        if len(kept):
+            writer.write("users", partition, image_of_rows(Rows(rows.vectors[kept], rows.squares[kept])))
+        else:  # a training writes no file for a micro-partition without users
+            del writer.entries["users", partition]
+    writer.sync()
+    return writer.list_files(generation.num_blocks)["users"]

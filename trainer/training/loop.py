@@ -15,8 +15,7 @@ from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
 from surf2vec.trainer.gensim.warm_start import apply_warm_start
 from surf2vec.trainer.kernels import Kernel, pick_kernel
 from surf2vec.trainer.plan.schedule import ScheduleStep
-from surf2vec.trainer.store.generation import open_generation
-from surf2vec.trainer.store.manifests import next_generation
+from surf2vec.trainer.store.generation import next_generation, open_generation
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
 from surf2vec.trainer.store.writer import (
     Writer,
@@ -226,7 +225,7 @@ class Training:
             items.prefetch(step.block)  # before the users, so that training can begin with the first of them
         if schedule.plan.is_resident:
             slots.prefetch(schedule.partitions(step))
-        elif step.is_chunk_start or not slots.residents:
+        elif (step.turn, step.place) == (0, step.chunk.start) or not slots.residents:
             wanted = schedule.partitions(step, None if step.turn else step.place)
             slots.evict([p for p in slots.residents if p not in wanted])
             slots.prefetch(wanted)

@@ -22,7 +22,7 @@ from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.events import OnEvent, ignore_event, log_progress
 from surf2vec.trainer.kernels.first_rows import at_rest, begin_items, begin_trail, begin_users
 from surf2vec.trainer.model.rows import PER_ITEM, Items, Rows
-from surf2vec.trainer.store.generation import Generation, open_generation
+from surf2vec.trainer.store.generation import Generation, next_generation, open_generation
 from surf2vec.trainer.store.images import Image, read_image
 from surf2vec.trainer.store.layout import (
     Delta,
@@ -35,7 +35,6 @@ from surf2vec.trainer.store.layout import (
     merge_deltas,
     read_rows,
 )
-from surf2vec.trainer.store.manifests import next_generation
 from surf2vec.trainer.store.tokens import Corpus, Histories, matching_partitions
 from surf2vec.trainer.store.writer import Writer, lock_store
 from surf2vec.trainer.system.memory import PAGE_BYTES

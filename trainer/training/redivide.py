@@ -10,8 +10,7 @@ from typing import Any
 from surf2vec.trainer.events import OnEvent, log
 from surf2vec.trainer.plan.sharing import Sharing
 from surf2vec.trainer.plan.sizes import training_sizes
-from surf2vec.trainer.store.generation import Generation, open_generation
-from surf2vec.trainer.store.manifests import next_generation
+from surf2vec.trainer.store.generation import Generation, next_generation, open_generation
 from surf2vec.trainer.store.tokens import Corpus
 from surf2vec.trainer.store.writer import Writer
 from surf2vec.trainer.system.memory import private_bytes

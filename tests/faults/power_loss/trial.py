@@ -17,7 +17,7 @@ from typing import Any
 from surf2vec.tasks.root.run import Root, use_temporary_folder
 from surf2vec.tasks.upkeep.doctor import examine
 from surf2vec.trainer.errors import SurfError
-from surf2vec.trainer.store.upkeep import examine_store
+from surf2vec.trainer.store.writer import examine_store
 from surf2vec.trainer.system import files
 from tests.faults.faulty_trainer import SAYS_END
 from tests.faults.power_loss.commands import COMMANDS, Command, check_commits

@@ -20,8 +20,8 @@ from surf2vec.tasks.upkeep.doctor import examine
 from surf2vec.tasks.users.tombstones import read_tombstones
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, InputError, ResourceError
-from surf2vec.trainer.store.generation import open_generation
-from surf2vec.trainer.store.manifests import STORE_MANIFEST, write_manifest
+from surf2vec.trainer.store.generation import open_generation, write_manifest
+from surf2vec.trainer.store.layout import STORE_MANIFEST
 from surf2vec.trainer.store.writer import lock_store, open_pinned
 from surf2vec.trainer.system.files import read_json, write_json
 from tests.faults.exits import run_dying

@@ -23,8 +23,7 @@ from surf2vec.tasks.upkeep.repartition import repartition
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, DamageError, ResourceError
 from surf2vec.trainer.events import ignore_event
-from surf2vec.trainer.store.generation import open_generation
-from surf2vec.trainer.store.manifests import write_manifest
+from surf2vec.trainer.store.generation import open_generation, write_manifest
 from surf2vec.trainer.store.tokens import matching_partitions, open_corpus
 from surf2vec.trainer.store.writer import pin_generation
 from surf2vec.trainer.training import preparation

@@ -8,11 +8,9 @@ import pytest
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.model.rows import Rows
-from surf2vec.trainer.store.generation import Generation, open_generation
-from surf2vec.trainer.store.layout import Delta, read_rows
-from surf2vec.trainer.store.manifests import STORE_MANIFEST, next_generation, write_manifest
-from surf2vec.trainer.store.upkeep import erase_rows
-from surf2vec.trainer.store.writer import Writer, remove_unreferenced
+from surf2vec.trainer.store.generation import Generation, next_generation, open_generation, write_manifest
+from surf2vec.trainer.store.layout import STORE_MANIFEST, Delta, read_rows
+from surf2vec.trainer.store.writer import Writer, erase_rows, remove_unreferenced
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
 from tests.data.corpora import planted_histories, write_corpus

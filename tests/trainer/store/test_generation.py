@@ -10,13 +10,12 @@ from safetensors import safe_open
 
 from surf2vec.trainer.errors import ConfigError, DamageError, ResourceError
 from surf2vec.trainer.model.rows import Items, Rows
-from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.store.generation import FORMAT_VERSION, open_generation
 from surf2vec.trainer.store.images import Image
 from surf2vec.trainer.store.layout import Delta, image_of_items, image_of_rows, rows_in
-from surf2vec.trainer.store.manifests import FORMAT_VERSION
-from surf2vec.trainer.store.upkeep import examine_store
 from surf2vec.trainer.store.writer import (
     Writer,
+    examine_store,
     lock_store,
     open_pinned,
     pin_generation,

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from surf2vec.trainer.store.generation import open_generation
-from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest, write_manifest
+from surf2vec.trainer.store.generation import open_generation, read_manifest, write_manifest
+from surf2vec.trainer.store.layout import STORE_MANIFEST
 from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train

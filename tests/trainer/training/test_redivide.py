@@ -12,9 +12,8 @@ import numpy as np
 import psutil
 import pytest
 
-from surf2vec.trainer.store.generation import open_generation
-from surf2vec.trainer.store.layout import items_of
-from surf2vec.trainer.store.manifests import STORE_MANIFEST, read_manifest, write_manifest
+from surf2vec.trainer.store.generation import open_generation, read_manifest, write_manifest
+from surf2vec.trainer.store.layout import STORE_MANIFEST, items_of
 from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.store.writer import open_pinned
 from surf2vec.trainer.training.item_blocks import ItemBlocks
