@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from surf2vec.tasks.evaluation.measures import TOP, hits, reciprocals
 from surf2vec.tasks.evaluation.scores import BATCH_SCORES, MIN_BATCH_USERS, Piece, Scores, score_of
+from surf2vec.tasks.export.noise import add_noise
 from surf2vec.tasks.export.reduction import PROJECTION_FILE, project, read_projection
 from surf2vec.tasks.export.vector_files import encode_vectors
 from surf2vec.tasks.release.folder import open_folder
@@ -343,7 +344,7 @@ def evaluate(
 def measure_loss(
     corpus: Corpus, generation: Generation, export_dir: Path, threads: int, on_event: OnEvent = ignore_event
 ) -> dict[str, float]:
-    """Measure the loss by a projection or a smaller dtype: `export_hit_at_10`, with the vectors as stored in `export_dir`, and
+    """Measure the loss by noise, a projection or a smaller dtype: `export_hit_at_10`, with the vectors as stored in `export_dir`, and
     `export_hit_at_10_loss`, the difference to the full vectors. Empty for other exports and if no user was held out.
 
     Before the export the held-out users were fitted again on all their events, including the held-out item. So this function
@@ -359,7 +360,10 @@ def measure_loss(
     as_stored = score_of(generation, frozen.blocks.counts, partial(project, projection=projection))
 
     def rank(question: Question) -> tuple[Answer, ...]:
-        stored = _store(project(question.vectors, projection), manifest["storage"]["dtype"])
+        noisy = add_noise(
+            question.vectors, generation, manifest["storage"]["trail_noise"], b"evaluation", map(bytes, question.vectors)
+        )
+        stored = _store(project(noisy, projection), manifest["storage"]["dtype"])
         return rank_held_out(question, in_full), rank_held_out(replace(question, vectors=stored), as_stored)
 
     asked = ((replace(one, vectors=found),) for one, found in infer_whole(frozen, questions(corpus, None)))

@@ -27,6 +27,7 @@ from surf2vec.tasks.activity.scale import describe_activity, scale_activity, set
 from surf2vec.tasks.config import ExportConfig
 from surf2vec.tasks.export.checks import check_disk, check_fit, check_memory, check_rows
 from surf2vec.tasks.export.index import BATCH_ROWS, IndexPlan, build_index, plan_index
+from surf2vec.tasks.export.noise import add_noise, name_trails
 from surf2vec.tasks.export.reduction import PROJECTION_FILE, SecondMoment, project, read_projection
 from surf2vec.tasks.export.vector_files import (
     ITEM_BATCH_ROWS,
@@ -63,7 +64,8 @@ QUANTISE_ABOVE = 1_000_000
 class Export:
     """The settings of an export: its corpus, its folder, its names and the memory budget.
 
-    space_dir: an earlier export of the same space, whose projection and quantiles of activity are used.
+    space_dir: an earlier export of the same space, whose projection and quantiles of activity are used. noise_key: with
+    `config.trail_noise`.
     """
 
     corpus_dir: Path
@@ -74,6 +76,7 @@ class Export:
     config: ExportConfig = field(default_factory=ExportConfig)
     memory_bytes: int = 4 * 10**9
     space_dir: Path | None = None
+    noise_key: bytes = field(default=b"", repr=False)
 
 
 def export_vectors(
@@ -160,7 +163,8 @@ def _identify(job: Export, corpus: dict[str, Any], generation: Generation) -> di
             f"export.pca_dim is {pca_dim}, but the vectors have {generation.vector_size} dimensions: lower it, or leave it out"
         )
     extra: dict[str, Any] = {}
-    if (storage := {"dtype": job.config.dtype, "pca_dim": pca_dim}) != {"dtype": "float32", "pca_dim": None}:
+    storage = {name: getattr(job.config, name) for name in ("dtype", "pca_dim", "trail_noise")}
+    if storage != {"dtype": "float32", "pca_dim": None, "trail_noise": 0}:
         extra["storage"] = storage
     size, num_activity = pca_dim or generation.vector_size, len(NAMES) if job.config.activity else 0
     parts = {} if pca_dim else columns_of(generation)
@@ -296,6 +300,9 @@ def _read_users(write: Writing, partition: int) -> tuple[pa.Table, np.ndarray, n
     vectors = BothParts(write.generation, corpus).read_users(partition)
     check_rows(f"micro-partition {partition}", vectors, write.corpus["users"][partition], write.generation.vector_size)
     users = pa.table({"user_id": corpus.read_ids(partition)})
+    if noise := write.job.config.trail_noise:
+        names = name_trails(users["user_id"], corpus.read(partition), write.generation.config.trail_window)
+        vectors = add_noise(vectors, write.generation, noise, write.job.noise_key, names)
     activity = np.zeros((len(users), 0), np.float32)
     if write.quantiles:
         activity = scale_activity(read_activity(corpus, partition), write.quantiles)

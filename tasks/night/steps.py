@@ -14,6 +14,7 @@ from surf2vec.tasks.corpus.window import select_window
 from surf2vec.tasks.evaluation.comparison import evaluate_and_compare
 from surf2vec.tasks.evaluation.evaluate import measure_loss
 from surf2vec.tasks.export import export as export_task
+from surf2vec.tasks.export.noise import open_noise_key
 from surf2vec.tasks.gate import figures as gate_task
 from surf2vec.tasks.ingest import ingest as ingest_task
 from surf2vec.tasks.night import runs
@@ -221,6 +222,7 @@ def export_vectors(night: NightContext, run: Run) -> None:
             corpus_dir, root.export(run.run_id), release=run.run_id, run_id=run.run_id, space_id=settled.space_id,
             config=config.export, memory_bytes=config.host_bytes,
             space_dir=space_dir if space and space.space_id == settled.space_id else None,
+            noise_key=open_noise_key(root) if config.export.trail_noise else b"",
         )  # fmt: skip
 
         def make() -> records.ExportStep:

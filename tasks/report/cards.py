@@ -51,7 +51,7 @@ def version_card(record: RunRecord, manifest: dict[str, Any], size_bytes: int, e
         f"* **Origin** run {record.run_id}, corpus {manifest['created_from']['window_id']}, generation {manifest['generation']}, "
         f"{begun}",
         f"* **Space** {manifest['space_id']}: compare with releases of the same one only",
-        f"* **Privacy** {_describe_privacy(record)}",
+        f"* **Privacy** {_describe_privacy(record, manifest)}",
     ]
     if gate.table:
         lines += ["", "| rule | tonight | limit | verdict |", "|---|---|---|---|"]
@@ -67,9 +67,13 @@ def _show_rule(row: dict[str, str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _describe_privacy(record: RunRecord) -> str:
+def _describe_privacy(record: RunRecord, manifest: dict[str, Any]) -> str:
     users, pseudonyms = record.setting("ingest", "min_item_users"), record.setting("ingest", "user_key_env")
+    noise = manifest.get("storage", {}).get("trail_noise", 0)
+    trails = f"have noise of {noise:g} times their length" if noise else "are exact: they give back the last pages"
     texts = (
+        f"trails {trails}" if "trail" in manifest else "no trails",
+        "with activity: it gives back when a user was last there" if "activity" in manifest else "no activity",
         f"pages of fewer than {users} people are left out" if users else "",
         "e-mail addresses and session ids are masked" if record.setting("ingest", "mask_secrets") else "",
         "user ids are pseudonyms" if pseudonyms else "user ids are those of the logs",

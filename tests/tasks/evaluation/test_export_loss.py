@@ -41,7 +41,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 def loss(trained: Trained, folder: Path, **storage: object) -> dict[str, float]:
     corpus, generation, _ = trained
-    job = Export(corpus.folder, folder, "r1", "run-1", "space-1", ExportConfig(**storage))  # type: ignore[arg-type]
+    job = Export(corpus.folder, folder, "r1", "run-1", "space-1", ExportConfig(**storage), noise_key=b"k")  # type: ignore[arg-type]
     export_vectors(job, generation)
     return measure_loss(corpus, generation, folder, threads=1)
 
@@ -80,6 +80,11 @@ def test_the_loss_is_that_of_ranking_by_the_projected_vectors(trained: Trained, 
     full, reduced = (np.concatenate([hit for is_ours, hit in hits if is_ours == side]).mean() for side in (False, True))
     assert measured["export_hit_at_10"] == pytest.approx(reduced)
     assert measured["export_hit_at_10_loss"] == pytest.approx(full - reduced)
+
+
+def test_noise_on_trails_costs_the_more_the_more_there_is(trained: Trained, tmp_path: Path) -> None:
+    little, much = (loss(trained, tmp_path / "r1", trail_noise=noise)["export_hit_at_10_loss"] for noise in (0.1, 20))
+    assert abs(little) < 0.05 < much
 
 
 def test_a_tree_is_measured_through_its_nodes(tmp_path: Path) -> None:

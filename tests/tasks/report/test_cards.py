@@ -70,6 +70,14 @@ def test_a_version_has_its_figures_window_origin_privacy_and_gate() -> None:
     assert "without the users forgotten since release r0" in referenced
 
 
+def test_a_version_names_the_level_of_its_privacy() -> None:
+    assert "* **Privacy** no trails; no activity; pages of" in version_card(record(), MANIFEST, 1)
+    both = {"trail": {}, "activity": {}}
+    assert "trails are exact: they give back the last pages; with activity" in version_card(record(), MANIFEST | both, 1)
+    noisy = both | {"storage": {"trail_noise": 0.5}}
+    assert "trails have noise of 0.5 times their length; with activity" in version_card(record(), MANIFEST | noisy, 1)
+
+
 def test_a_model_has_a_card_that_is_true_for_every_version() -> None:
     card = model_card("shop")
     for words in ("models:/shop@champion", "`champion` is the one that serves", "space_id", "Not in it"):
