@@ -248,8 +248,8 @@ class ExportConfig(Section):
     """Reduce users and items to this many dimensions, fewer than train.vector_size; by default all."""
     activity: bool = Field(True, title="Activity")
     """Vectors of users end with how much, how often and when they were there. It ranks no item and finds no neighbours."""
-    trail_noise: float = Field(0.0, title="Noise on trails", ge=0, le=100, allow_inf_nan=False)
-    """Noise on users' trails as a share of their length: it hides the last pages, and costs quality (docs/privacy.md)."""
+    noise: float = Field(0.0, title="Noise", ge=0, le=100, allow_inf_nan=False)
+    """Noise on users' interests and trails, as a share of their length: it hides pages and costs quality (docs/privacy.md)."""
     dtype: Literal["float32", "float16", "int8"] = Field("float32", title="Stored as")
     """Data type of user vectors on disk; int8 has a scale per row. Items are float32."""
 

@@ -344,8 +344,8 @@ def evaluate(
 def measure_loss(
     corpus: Corpus, generation: Generation, export_dir: Path, threads: int, on_event: OnEvent = ignore_event
 ) -> dict[str, float]:
-    """Measure the loss by noise, a projection or a smaller dtype: `export_hit_at_10`, with the vectors as stored in `export_dir`, and
-    `export_hit_at_10_loss`, the difference to the full vectors. Empty for other exports and if no user was held out.
+    """Measure the loss by noise, a projection or a smaller dtype: `export_hit_at_10`, with the vectors as stored in `export_dir`,
+    and `export_hit_at_10_loss`, the difference to the full vectors. Empty for other exports and if no user was held out.
 
     Before the export the held-out users were fitted again on all their events, including the held-out item. So this function
     infers them from the events that training had seen, and ranks them twice.
@@ -361,7 +361,7 @@ def measure_loss(
 
     def rank(question: Question) -> tuple[Answer, ...]:
         noisy = add_noise(
-            question.vectors, generation, manifest["storage"]["trail_noise"], b"evaluation", map(bytes, question.vectors)
+            question.vectors, generation, manifest["storage"]["noise"], b"evaluation", map(bytes, question.vectors)
         )
         stored = _store(project(noisy, projection), manifest["storage"]["dtype"])
         return rank_held_out(question, in_full), rank_held_out(replace(question, vectors=stored), as_stored)

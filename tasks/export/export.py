@@ -27,7 +27,7 @@ from surf2vec.tasks.activity.scale import describe_activity, scale_activity, set
 from surf2vec.tasks.config import ExportConfig
 from surf2vec.tasks.export.checks import check_disk, check_fit, check_memory, check_rows
 from surf2vec.tasks.export.index import BATCH_ROWS, IndexPlan, build_index, plan_index
-from surf2vec.tasks.export.noise import add_noise, name_trails
+from surf2vec.tasks.export.noise import add_noise, name_users
 from surf2vec.tasks.export.reduction import PROJECTION_FILE, SecondMoment, project, read_projection
 from surf2vec.tasks.export.vector_files import (
     ITEM_BATCH_ROWS,
@@ -65,7 +65,7 @@ class Export:
     """The settings of an export: its corpus, its folder, its names and the memory budget.
 
     space_dir: an earlier export of the same space, whose projection and quantiles of activity are used. noise_key: with
-    `config.trail_noise`.
+    `config.noise`.
     """
 
     corpus_dir: Path
@@ -163,8 +163,8 @@ def _identify(job: Export, corpus: dict[str, Any], generation: Generation) -> di
             f"export.pca_dim is {pca_dim}, but the vectors have {generation.vector_size} dimensions: lower it, or leave it out"
         )
     extra: dict[str, Any] = {}
-    storage = {name: getattr(job.config, name) for name in ("dtype", "pca_dim", "trail_noise")}
-    if storage != {"dtype": "float32", "pca_dim": None, "trail_noise": 0}:
+    storage = {name: getattr(job.config, name) for name in ("dtype", "pca_dim", "noise")}
+    if storage != {"dtype": "float32", "pca_dim": None, "noise": 0}:
         extra["storage"] = storage
     size, num_activity = pca_dim or generation.vector_size, len(NAMES) if job.config.activity else 0
     parts = {} if pca_dim else columns_of(generation)
@@ -300,8 +300,8 @@ def _read_users(write: Writing, partition: int) -> tuple[pa.Table, np.ndarray, n
     vectors = BothParts(write.generation, corpus).read_users(partition)
     check_rows(f"micro-partition {partition}", vectors, write.corpus["users"][partition], write.generation.vector_size)
     users = pa.table({"user_id": corpus.read_ids(partition)})
-    if noise := write.job.config.trail_noise:
-        names = name_trails(users["user_id"], corpus.read(partition), write.generation.config.trail_window)
+    if noise := write.job.config.noise:
+        names = name_users(users["user_id"], corpus.read(partition), write.generation.config.trail_window)
         vectors = add_noise(vectors, write.generation, noise, write.job.noise_key, names)
     activity = np.zeros((len(users), 0), np.float32)
     if write.quantiles:

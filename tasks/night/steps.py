@@ -222,7 +222,7 @@ def export_vectors(night: NightContext, run: Run) -> None:
             corpus_dir, root.export(run.run_id), release=run.run_id, run_id=run.run_id, space_id=settled.space_id,
             config=config.export, memory_bytes=config.host_bytes,
             space_dir=space_dir if space and space.space_id == settled.space_id else None,
-            noise_key=open_noise_key(root) if config.export.trail_noise else b"",
+            noise_key=open_noise_key(root) if config.export.noise else b"",
         )  # fmt: skip
 
         def make() -> records.ExportStep:

@@ -69,11 +69,10 @@ def _show_rule(row: dict[str, str]) -> str:
 
 def _describe_privacy(record: RunRecord, manifest: dict[str, Any]) -> str:
     users, pseudonyms = record.setting("ingest", "min_item_users"), record.setting("ingest", "user_key_env")
-    noise = manifest.get("storage", {}).get("trail_noise", 0)
-    trails = f"have noise of {noise:g} times their length" if noise else "are exact: they give back the last pages"
+    trails, activity = ("exact" if part in manifest else "left out" for part in ("trail", "activity"))
+    noise = manifest.get("storage", {}).get("noise", 0)
     texts = (
-        f"trails {trails}" if "trail" in manifest else "no trails",
-        "with activity: it gives back when a user was last there" if "activity" in manifest else "no activity",
+        f"noise {noise:g}, trails {'noisy' if noise and trails == 'exact' else trails}, activity {activity}",
         f"pages of fewer than {users} people are left out" if users else "",
         "e-mail addresses and session ids are masked" if record.setting("ingest", "mask_secrets") else "",
         "user ids are pseudonyms" if pseudonyms else "user ids are those of the logs",

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from surf2vec.tasks.release.folder import open_folder
@@ -24,35 +25,50 @@ BEAM = 30
 
 @dataclass(frozen=True)
 class Release:
-    """What anybody reads in a release. users float32[n, D]; items float32[V, D]; interest, trail: the columns of each part."""
+    """What anybody reads in a release. users float32[n, D]; items float32[V, D]; counts int64[V]: of items.
+
+    interest, trail, activity: the columns of each part. noise: of the trails, as a share of their length.
+    """
 
     names: list[str]
     users: Floats
     urls: list[str]
     items: Floats
-    sums: TrailSums
-    interest: slice
+    counts: NDArray[np.int64]
+    parts: dict[str, slice]
+    sums: TrailSums | None
+    noise: float = 0.0
 
     @classmethod
     def open(cls, folder: Path) -> "Release":
-        users, (urls, items) = read_users(folder), read_items(folder)
-        parts = open_folder(folder).manifest["parts"]
-        if "trail" not in parts:
-            raise SystemExit("so few events have no order, and the release no trail to attack: draw more --users")
-        interest = slice(*parts["interest"])
-        return cls(list(users), np.stack(list(users.values())), urls, items, open_folder(folder).trail_sums, interest)
+        users, (urls, items), manifest = read_users(folder), read_items(folder), open_folder(folder).manifest
+        counts = pq.read_table(folder / "item_vectors" / "part-00000.parquet", columns=["count"])["count"].to_numpy()
+        parts = {name: slice(*columns) for name, columns in manifest["parts"].items()}
+        sums = open_folder(folder).trail_sums if "trail" in parts else None
+        noise = manifest.get("storage", {}).get("noise", 0.0)
+        return cls(list(users), np.stack(list(users.values())), urls, items, counts, parts, sums, noise)
 
     @cached_property
     def numbers(self) -> dict[str, int]:
         return {url: row for row, url in enumerate(self.urls)}
 
     @property
+    def interest(self) -> slice:
+        return self.parts["interest"]
+
+    @property
     def trail(self) -> slice:
-        return self.sums.columns
+        return self.trail_sums.columns
+
+    @property
+    def trail_sums(self) -> TrailSums:
+        if self.sums is None:
+            raise SystemExit("so few events have no order, and the release no trail to attack: draw more --users")
+        return self.sums
 
     def sum_trails(self, pages: Sequence[Sequence[str]]) -> Floats:
         """The trails of lists of pages, float32[n, D2]."""
-        return self.sums.sum_pages(self.sums.choose_last(*KnownItems(self.numbers, UrlRules()).find(pages)))
+        return self.trail_sums.sum_pages(self.trail_sums.choose_last(*KnownItems(self.numbers, UrlRules()).find(pages)))
 
     def find_items(self, pages: Sequence[str]) -> list[int]:
         """The rows of the pages that the release knows, without repeats in a row."""
@@ -112,30 +128,37 @@ def _auc(members: Floats, others: Floats) -> float:
     return float(roc_auc_score(truth, np.concatenate([members, others])))
 
 
-def rebuild_pages(sums: TrailSums, trail: Floats) -> list[int]:
-    """The last pages of a user, nearest first, whose sum is nearest to the trail float32[D2]: a beam search for each length."""
+def rebuild_pages(release: Release, trail: Floats) -> list[int]:
+    """The last pages of a user, nearest first, by the trail float32[D2]: a beam search for each length.
+
+    Those whose sum is nearest; if there is noise, of its known length, those that are most likely as pages are frequent.
+    """
+    sums = release.trail_sums
     inputs, best, least = sums.inputs[:-1], list[int](), np.inf
+    variance = np.mean((trail / sums.weight) ** 2) * release.noise**2 / (1 + release.noise**2)
+    surprises = -2 * variance * np.log(release.counts / release.counts.sum())
     squares = np.einsum("vd,vd->v", inputs, inputs)
     for length in range(1, len(sums.lags) + 1):
         scale = scale_of(np.array([np.sum(sums.lags[:length] ** 2)], np.float32))[0]
         target = (trail / sums.weight - sums.bias) / scale
         beams: list[tuple[list[int], Floats]] = [([], target)]
         for lag in sums.lags[:length]:
-            beams = extend_beams(beams, inputs, squares, lag)
+            beams = extend_beams(beams, inputs, squares, lag, surprises / scale**2)
         pages, rest = beams[0]
-        error = float(np.linalg.norm(rest) * scale)
+        error = float(np.sqrt(rest @ rest * scale**2 + surprises[pages].sum()))
         if error < least - 1e-4:
             best, least = pages, error
     return best
 
 
 def extend_beams(
-    beams: list[tuple[list[int], Floats]], inputs: Floats, squares: Floats, lag: np.float32
+    beams: list[tuple[list[int], Floats]], inputs: Floats, squares: Floats, lag: np.float32, surprises: Floats
 ) -> list[tuple[list[int], Floats]]:
-    """The BEAM best continuations by one page each: the smallest rest, a page never the one before it."""
+    """The BEAM best continuations by one page each: the smallest rest and surprise, a page never the one before it."""
     found = []
     for pages, rest in beams:
-        errors = rest @ rest - 2 * lag * (inputs @ rest) + lag * lag * squares
+        before = rest @ rest + surprises[pages].sum()
+        errors = before - 2 * lag * (inputs @ rest) + lag * lag * squares + surprises
         if pages:
             errors[pages[-1]] = np.inf
         for row in np.argpartition(errors, min(BEAM, len(errors) - 1))[:BEAM]:
@@ -163,7 +186,12 @@ def link_users(one: Release, other: Release) -> NDArray[np.intp]:
             one.items[:, one.interest],
             other.items[:, other.interest],
         ),
-        (one.users[:, one.trail], other.users[:, other.trail], one.sums.inputs[:-1], other.sums.inputs[:-1]),
+        (
+            one.users[:, one.trail],
+            other.users[:, other.trail],
+            one.trail_sums.inputs[:-1],
+            other.trail_sums.inputs[:-1],
+        ),
     ):
         turn = rotation(rows[mine], targets[theirs])
         similarity += unit(center(a @ turn)) @ unit(center(b)).T

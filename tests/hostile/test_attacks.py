@@ -34,7 +34,8 @@ def release(histories: list[list[str]]) -> Release:
     inputs = np.concatenate([rng.normal(size=(NUM_ITEMS, SIZE)), np.zeros((1, SIZE))]).astype(np.float32)
     lags, bias = np.array([1, 0.6, 0.3], np.float32), np.full(SIZE, 0.1, np.float32)
     sums = TrailSums(inputs, lags, bias, np.float32(0.5), slice(SIZE, 2 * SIZE), 2 * SIZE)
-    made = Release([], np.zeros((0, 2 * SIZE), np.float32), URLS, items, sums, slice(0, SIZE))
+    parts, counts = {"interest": slice(0, SIZE), "trail": slice(SIZE, 2 * SIZE)}, np.ones(NUM_ITEMS, np.int64)
+    made = Release([], np.zeros((0, 2 * SIZE), np.float32), URLS, items, counts, parts, sums)
     interests = [items[made.find_items(one), :SIZE].mean(axis=0) for one in histories[:NUM_USERS]]
     users = np.concatenate([np.stack(interests), made.sum_trails(histories[:NUM_USERS])], axis=1)
     names = [f"u{row}" for row in range(NUM_USERS)]
@@ -43,7 +44,7 @@ def release(histories: list[list[str]]) -> Release:
 
 def test_last_pages_are_rebuilt_from_a_trail(release: Release, histories: list[list[str]]) -> None:
     for vector, history in zip(release.users[:20], histories, strict=False):
-        found = rebuild_pages(release.sums, vector[release.trail])
+        found = rebuild_pages(release, vector[release.trail])
         assert [URLS[row] for row in found] == history[::-1][:3]
 
 
@@ -62,7 +63,7 @@ def test_users_are_linked_through_a_rotation(release: Release) -> None:
     turn, _ = np.linalg.qr(rng.normal(size=(SIZE, SIZE)))
     order = rng.permutation(NUM_USERS)
     both = np.kron(np.eye(2), turn).astype(np.float32)
-    sums = dataclasses.replace(release.sums, inputs=release.sums.inputs @ turn.astype(np.float32))
+    sums = dataclasses.replace(release.trail_sums, inputs=release.trail_sums.inputs @ turn.astype(np.float32))
     users = release.users[order] @ both
     other = dataclasses.replace(release, users=users, items=release.items @ both, sums=sums)
     assert (order[link_users(release, other)] == np.arange(NUM_USERS)).all()

@@ -88,7 +88,10 @@ def export_release(
 ) -> Path:
     """The export of a generation by the project's own step, by default without activity; returns its folder."""
     config = ExportConfig(**{"activity": False} | storage)
-    export_vectors(Export(corpus_dir, root.export(release), release, f"run-{release}", "space-1", config), generation)  # type: ignore[arg-type]
+    job = Export(
+        corpus_dir, root.export(release), release, f"run-{release}", "space-1", config, noise_key=b"a key of the root"
+    )
+    export_vectors(job, generation)  # type: ignore[arg-type]
     return root.export(release)
 
 

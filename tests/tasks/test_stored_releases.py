@@ -66,7 +66,7 @@ def test_users_and_items_are_those_of_the_full_release_projected(root: Root) -> 
 def test_the_manifest_says_how_it_is_stored(root: Root) -> None:
     folder = root.export("r1")
     manifest = read_json(folder / "manifest.json")
-    assert manifest["storage"] == {"dtype": "int8", "pca_dim": 5, "trail_noise": 0}
+    assert manifest["storage"] == {"dtype": "int8", "pca_dim": 5, "noise": 0}
     assert (manifest["vector_size"], manifest["projection"]["from_size"]) == (5, VECTOR_SIZE)
     assert 5 / VECTOR_SIZE < manifest["projection"]["explained_variance"] < 1
     assert manifest["index"]["kind"] == "ivf32-sq8"

@@ -82,8 +82,8 @@ def test_the_loss_is_that_of_ranking_by_the_projected_vectors(trained: Trained, 
     assert measured["export_hit_at_10_loss"] == pytest.approx(full - reduced)
 
 
-def test_noise_on_trails_costs_the_more_the_more_there_is(trained: Trained, tmp_path: Path) -> None:
-    little, much = (loss(trained, tmp_path / "r1", trail_noise=noise)["export_hit_at_10_loss"] for noise in (0.1, 20))
+def test_noise_costs_the_more_the_more_there_is(trained: Trained, tmp_path: Path) -> None:
+    little, much = (loss(trained, tmp_path / "r1", noise=noise)["export_hit_at_10_loss"] for noise in (0.1, 20))
     assert abs(little) < 0.05 < much
 
 

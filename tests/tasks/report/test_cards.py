@@ -71,11 +71,12 @@ def test_a_version_has_its_figures_window_origin_privacy_and_gate() -> None:
 
 
 def test_a_version_names_the_level_of_its_privacy() -> None:
-    assert "* **Privacy** no trails; no activity; pages of" in version_card(record(), MANIFEST, 1)
-    both = {"trail": {}, "activity": {}}
-    assert "trails are exact: they give back the last pages; with activity" in version_card(record(), MANIFEST | both, 1)
-    noisy = both | {"storage": {"trail_noise": 0.5}}
-    assert "trails have noise of 0.5 times their length; with activity" in version_card(record(), MANIFEST | noisy, 1)
+    for made, words in (
+        ({}, "noise 0, trails left out, activity left out; pages of"),
+        ({"trail": {}, "activity": {}}, "noise 0, trails exact, activity exact; pages of"),
+        ({"trail": {}, "storage": {"noise": 0.5}}, "noise 0.5, trails noisy, activity left out; pages of"),
+    ):
+        assert f"* **Privacy** {words}" in version_card(record(), MANIFEST | made, 1)
 
 
 def test_a_model_has_a_card_that_is_true_for_every_version() -> None:
