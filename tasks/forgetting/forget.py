@@ -103,7 +103,7 @@ def forget(
 def _list_remains(root: Root, publish: PublishConfig, others: list[dict[str, Any]]) -> list[str]:
     """Return what still has something of the users, or could not be searched."""
     stores = [
-        f"{mask_credentials(url)} has them until the next push, and what it keeps of older states until it removes that"
+        f"{mask_credentials(url)} has them until the next push, and what it keeps of removed rows until it removes that"
         for url in publish.stores
     ]
     unsearched = [f"{one['place']} is not ours and could not be searched" for one in others if not one["is_here"]]

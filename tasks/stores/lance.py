@@ -6,6 +6,7 @@ item_vectors_a, ..._b        url, vector, digest
 """
 
 import os
+import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from datetime import timedelta
@@ -67,12 +68,26 @@ class LanceStore(Store):
             table.delete(condition(KEYS[kind], removed[start : start + REMOVED_ROWS]))
         batches = (batch for one in rows for batch in one.to_batches())
         table.add(pa.RecordBatchReader.from_batches(table.schema, batches))
+        self._tidy(table, kind, OLD)
+
+    def _tidy(self, table: Any, kind: str, age: timedelta) -> None:
+        """Make the missing indices of a table, and remove versions of this age."""
         indexed = {column for index in table.list_indices() for column in index.columns}
         if KEYS[kind] not in indexed and len(table):
             table.create_index(KEYS[kind], config=BTree())
         if "vector" not in indexed and len(table) >= INDEXED_ROWS:
             table.create_index("vector", config=IvfSq(distance_type=METRICS[kind]))
-        table.optimize(cleanup_older_than=OLD)
+        table.optimize(cleanup_older_than=age, delete_unverified=not age)
+
+    def erase(self, name: str, user_ids: list[str]) -> None:
+        """Write the whole table anew and remove its versions: files of rows, indices and transactions name removed users."""
+        super().erase(name, user_ids)
+        before = self._open(name, "users")
+        table = self.database.create_table(
+            self.place.table("users", name), before.search().to_batches(), mode="overwrite"
+        )
+        with warnings.catch_warnings(action="ignore"):  # that readers of the older versions fail
+            self._tidy(table, "users", timedelta(0))
 
     def read_vectors(self, name: str, kind: str, keys: list[str]) -> dict[str, NDArray[np.float32]]:
         if not keys:

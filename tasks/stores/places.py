@@ -136,6 +136,11 @@ class Store(ABC):
         share: of the release's rows that are written. A changed row is removed and written.
         """
 
+    def erase(self, name: str, user_ids: list[str]) -> None:
+        """Remove these users from a side, and from what the store keeps of its older states, if that has names of users."""
+        if user_ids:
+            self.change(name, "users", user_ids, [], 0.0)
+
     @abstractmethod
     def read_vectors(self, name: str, kind: str, keys: list[str]) -> dict[str, NDArray[np.float32]]:
         """Return the vectors of these rows by key."""

@@ -108,6 +108,7 @@ def push(
     sides = {side.name: side for side in store.read_sides()}
     serving = next((side for side in sides.values() if side.serves), None)
     name = "b" if serving and serving.name == "a" else "a"
+    num_forgotten = remove_forgotten(store, forgotten, [side for side in sides.values() if not side.serves])
     target = pushed.name_side(name, max((side.number for side in sides.values()), default=0) + 1)
     wanted = {kind: pushed.read_digests(kind) for kind in KEYS}
     served = {kind: store.read_digests(serving.name, kind) if serving else empty_digests(kind) for kind in KEYS}
@@ -128,7 +129,7 @@ def push(
         checked = check_side(store, target, written, wanted)
         store.swap(replace(target, is_complete=True, serves=True))
         changed, message = True, f"release {target.release} serves there now"
-    num_forgotten = remove_forgotten(store, forgotten)
+    num_forgotten += remove_forgotten(store, forgotten, store.read_sides())
     log(on_event, f"{store.place}: {message}")
     return {
         "store": str(store.place),
@@ -225,14 +226,19 @@ def check_side(store: Store, side: Side, held: dict[str, pl.DataFrame], wanted: 
     return checked
 
 
-def remove_forgotten(store: Store, forgotten: Tombstones) -> int:
-    """Remove forgotten users from every side of the store; return how many rows they had."""
-    num_removed = 0
-    for side in store.read_sides() if forgotten else ():
+def remove_forgotten(store: Store, forgotten: Tombstones, sides: list[Side]) -> int:
+    """Remove forgotten users from these sides of the store; return how many rows they had.
+
+    Also from what the store keeps of rows that earlier pushes removed, unless a side was pushed since somebody was forgotten.
+    """
+    num_removed, present = 0, store.list_names() if forgotten else set()
+    for side in sides:
+        if store.place.table("users", side.name) not in present:
+            continue
         keys = store.read_digests(side.name, "users")["user_id"]
         names = keys.filter(pl.Series(forgotten.is_forgotten(keys.to_list()), dtype=pl.Boolean)).to_list()
-        if names:
-            store.change(side.name, "users", names, [], 0.0)
+        if names or max(forgotten.days.values()).isoformat() >= side.pushed_at[:10]:
+            store.erase(side.name, names)
         num_removed += len(names)
     return num_removed
 

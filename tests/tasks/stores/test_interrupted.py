@@ -3,12 +3,15 @@
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from surf2vec.tasks.stores.places import Side, open_store
 from surf2vec.tasks.stores.push import roll_back
+from surf2vec.tasks.users.pseudonyms import keyed_digest
 from surf2vec.tasks.users.tombstones import Tombstones
 from surf2vec.trainer.errors import InputError
 from tests.roots.pushes import SECOND, USERS, as_lists, push_to, read_served, write_release
@@ -59,19 +62,31 @@ def test_a_side_that_was_cut_off_before_its_record_was_there_is_begun_anew(tmp_p
     assert list(store.rglob("*.tmp")) == []
 
 
-def test_forgotten_users_leave_the_release_before_too(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forgotten_users_leave_both_sides_and_older_states(url: str, tmp_path: Path) -> None:
+    """user-007 is in both sides; user-008 left by himself before he was forgotten."""
     push_to(url, write_release(tmp_path / "r1", "r1"))
-    monkeypatch.setattr(Tombstones, "day_of", lambda self, user_id: "today" if user_id == "user-007" else None)
-    pushed = push_to(
-        url, write_release(tmp_path / "r2", "r2", SECOND, number=2), forgotten=Tombstones(days={b"": None})
-    )  # type: ignore[dict-item]
-    assert pushed["users_forgotten"] == 1
+    users = {name: vector for name, vector in USERS.items() if name != "user-008"}
+    push_to(url, write_release(tmp_path / "r2", "r2", users, number=2))
+    today = datetime.now(UTC).date()
+    forgotten = Tombstones(b"key", {keyed_digest(name, b"key"): today for name in ("user-007", "user-008")})
+    third = write_release(tmp_path / "r3", "r3", {name: users[name] for name in users if name != "user-007"}, number=3)
+    pushed = push_to(url, third, forgotten=forgotten)
+    assert pushed["users_forgotten"] == 3
     with open_store(url) as store:
-        held = {side.name: store.read_digests(side.name, "users")["user_id"] for side in store.read_sides()}
-    assert {name: len(keys) for name, keys in held.items()} == {"a": 120, "b": 121}
-    assert "user-007" not in held["a"]
+        held = {side.name: store.read_digests(side.name, "users")["user_id"].to_list() for side in store.read_sides()}
+    assert {name: len(keys) for name, keys in held.items()} == {"a": 119, "b": 119}
+    assert not {"user-007", "user-008"} & {key for keys in held.values() for key in keys}
+    if url.startswith("lancedb:"):
+        traces = [
+            b"user-007",
+            b"user-008",
+            *(np.array(USERS[name], np.float32).tobytes() for name in ("user-007", "user-008")),
+        ]
+        files = {path: path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()}
+        assert any(b"user-009" in content for content in files.values())
+        assert [path for path, content in files.items() if any(trace in content for trace in traces)] == []
+    assert push_to(url, third, forgotten=forgotten)["users_forgotten"] == 0
+    assert read_served(url) == as_lists({name: users[name] for name in users if name != "user-007"})
 
 
 def test_what_others_made_is_refused_and_stays(url: str, tmp_path: Path) -> None:
