@@ -14,7 +14,7 @@ MIN_KEY_BYTES = 16
 
 def read_user_key(root: Root, config: IngestConfig) -> bytes | None:
     """Return the key that the settings name, or None. Raises ConfigError when it is missing or not the root's."""
-    name, key = config.user_key_env, _look_up_key(config)
+    name, key = config.user_key_env, look_up_key(config)
     catalog = read_catalog(root)
     known = catalog.user_key_fingerprint
     if not catalog.entries or known == (fingerprint(key) if key else None):
@@ -23,30 +23,26 @@ def read_user_key(root: Root, config: IngestConfig) -> bytes | None:
         raise ConfigError(
             f"{root.path} has raw user ids, and ingest.user_key_env asks for pseudonyms: leave it out, or begin a new --root"
         )
-    other = (
-        f"the key in {name} (fingerprint {fingerprint(key)}) is not the one that it was made with"
-        if key
-        else "no key is given"
-    )
+    other = f"the key in {name} is not the one that it was made with" if key else "no key is given"
     raise ConfigError(
-        f"{root.path} has pseudonyms (key {known}), and {other}: name the environment variable with the key with "
+        f"{root.path} has pseudonyms, and {other}: name the environment variable with the key with "
         "--set ingest.user_key_env=NAME, or begin a new --root"
     )
 
 
 def check_fingerprint(config: IngestConfig, wanted: str | None) -> bytes | None:
     """Return the key in this process's environment, or None. Raises ConfigError unless it has the wanted fingerprint."""
-    key = _look_up_key(config)
-    found = fingerprint(key) if key else None
-    if found != wanted:
+    key = look_up_key(config)
+    if (fingerprint(key) if key else None) != wanted:
         raise ConfigError(
-            f"the key in {config.user_key_env} has the fingerprint {found} on {socket.gethostname()}, but {wanted} where the "
-            "command was given: set it to the same key on every machine, before `ray start`"
+            f"the key in {config.user_key_env} on {socket.gethostname()} is not that of the machine where the command was given: "
+            "set it to the same key on every machine, before `ray start`"
         )
     return key
 
 
-def _look_up_key(config: IngestConfig) -> bytes | None:
+def look_up_key(config: IngestConfig) -> bytes | None:
+    """Return the key in the variable that the settings name, or None. Raises ConfigError if it is not set or short."""
     name = config.user_key_env
     key = os.environb.get(name.encode()) if name else None
     if name and not key:

@@ -29,7 +29,8 @@ from surf2vec.trainer.system.files import describe_file, digest_file, link_file,
 
 STATE = "state"
 STATE_MANIFEST = "manifest.json"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+KEY_FINGERPRINT = "user_key_fingerprint"  # of a corpus; it does not leave the root
 
 
 def find_generation(root: Root, export: dict[str, Any]) -> Generation | None:
@@ -69,15 +70,16 @@ def gather_state(root: Root, export: dict[str, Any], record: RunRecord, folder: 
     counts = folder / "corpus" / COUNTS
     np.save(counts, corpus.count_training_tokens(), allow_pickle=False)
     sync_path(counts)
-    catalog = read_catalog(root)
+    described = {name: value for name, value in corpus.manifest.items() if name not in ("files", "made_from")}
+    made_from = {name: value for name, value in corpus.manifest["made_from"].items() if name != KEY_FINGERPRINT}
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     manifest = {
         "format_version": FORMAT_VERSION,
         "release": export["release"],
         "files": {str(path.relative_to(folder)): describe_file(path) for path in files},
         "generation": generation.manifest,
-        "corpus": {name: value for name, value in corpus.manifest.items() if name != "files"},
-        "sources": {"rules": catalog.rules, "user_key_fingerprint": catalog.user_key_fingerprint},
+        "corpus": described | {"made_from": made_from},
+        "sources": {"rules": read_catalog(root).rules},
         "record": mask_values(record.to_json()),
     }
     write_json(folder / STATE_MANIFEST, manifest)

@@ -1,8 +1,9 @@
 """`surf2vec restore`: makes a root's store, corpus and export from a release, after the machine was lost.
 
 Vectors and optimizer state are the same bits. There are no events and no tokens (`tasks/registry/release_state.py` explains
-why). The next night trains the users in its logs, starting from their old vectors. sources.json is written last: without
-it there is no root. The new root takes the identity of the lost one (`tasks/root/identity.py`): do not continue both.
+why). The next night trains the users in its logs, starting from their old vectors. A release has no fingerprint of the
+key of pseudonyms: the key must be in the environment. sources.json is written last: without it there is no root. The new root
+takes the identity of the lost one (`tasks/root/identity.py`): do not continue both.
 """
 
 import time
@@ -12,20 +13,23 @@ from uuid import uuid4
 
 import numpy as np
 
-from surf2vec.tasks.config import PublishConfig
+from surf2vec.tasks.config import IngestConfig, PublishConfig
 from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST, open_building_folders
 from surf2vec.tasks.corpus.folder import publish as publish_corpus
+from surf2vec.tasks.corpus.window import name_corpus
 from surf2vec.tasks.ingest.sources import Catalog, read_catalog
+from surf2vec.tasks.ingest.user_key import look_up_key
 from surf2vec.tasks.registry.faults import TAG_PATH, TAG_SHA256
 from surf2vec.tasks.registry.pull import Fetcher, find_version, pull, referenced_folder
-from surf2vec.tasks.registry.release_state import FORMAT_VERSION, STATE_MANIFEST
+from surf2vec.tasks.registry.release_state import FORMAT_VERSION, KEY_FINGERPRINT, STATE_MANIFEST
 from surf2vec.tasks.registry.versions import Version
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.report.report import write_report
 from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.root.identity import ROOT_TAG, read_root_id, registry_uri, remember_registry
-from surf2vec.tasks.root.records import ReportStep, parse_run_record
+from surf2vec.tasks.root.records import ReportStep, RunRecord, parse_run_record
 from surf2vec.tasks.root.run import Root, Run, open_scratch_folder
+from surf2vec.tasks.users.pseudonyms import fingerprint
 from surf2vec.tasks.users.tombstones import FILE, KEY_FILE
 from surf2vec.trainer.errors import ConfigError, DamageError, InputError
 from surf2vec.trainer.events import OnEvent, ignore_event, log
@@ -55,15 +59,16 @@ def restore(root: Root, uri: str, tracking_uri: str, on_event: OnEvent = ignore_
     pulled = pull(uri, root.export(release), tracking_uri, on_event)
     with open_scratch_folder(root, "restore") as scratch:
         state = _fetch_state(tracking_uri, version, scratch, on_event)
+        record = parse_run_record(state["record"], f"{STATE_MANIFEST} of {uri}")
+        state["corpus"]["made_from"][KEY_FINGERPRINT] = key_fingerprint = _check_key(record, state["corpus"])
         _restore_corpus(root, scratch, state["corpus"])
         _restore_store(root, release, scratch, state)
     if not Run(root, release).record_path.exists():
-        record = parse_run_record(state["record"], f"{STATE_MANIFEST} of {uri}")
         Run(root, release).amend(lambda _: record)
     generation, sources = state["generation"], state["sources"]
     remember_registry(root, version.tags.get(ROOT_TAG) or read_root_id(root) or uuid4().hex, tracking_uri)
     if not root.sources.exists():
-        Catalog(generation["partitions"], sources["user_key_fingerprint"], sources["rules"]).write(root)
+        Catalog(generation["partitions"], key_fingerprint, sources["rules"]).write(root)
     if not (root.path / FILE).exists():
         message = f"the list of forgotten users is lost: if there were any, bring back {KEY_FILE} and {FILE} before the next logs"
         log(on_event, message)
@@ -132,6 +137,19 @@ def _fetch_state(tracking_uri: str, version: Version, folder: Path, on_event: On
     older = referenced_folder(version) / version.tags[TAG_PATH] if "export_uri" in version.tags else None
     fetcher.get_all(version, manifest["files"], folder, older)
     return manifest
+
+
+def _check_key(record: RunRecord, corpus: dict[str, Any]) -> str | None:
+    """Return the fingerprint of the key of pseudonyms, or None without. Raises ConfigError unless it is the key of the corpus."""
+    name = record.setting("ingest", "user_key_env")
+    if not (key := look_up_key(IngestConfig(user_key_env=name))):
+        return None
+    found = fingerprint(key)
+    if name_corpus(corpus["made_from"] | {KEY_FINGERPRINT: found}) != corpus["window_id"]:
+        raise ConfigError(
+            f"the key in {name} is not the one that the pseudonyms of the release were made with: set it to that"
+        )
+    return found
 
 
 def _restore_corpus(root: Root, scratch: Path, manifest: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 import yaml
+from packaging.version import Version
 
 from surf2vec.infra.stack import CODE
 
@@ -52,6 +53,29 @@ def test_images_are_pinned_and_servers_have_health_checks() -> None:
         assert re.search(r":[\w.-]*\d+\.\d+|:RELEASE\.20", image), image
     once = {"bucket", "deploy"}
     assert [name for name, service in SERVICES.items() if name not in once and "healthcheck" not in service] == []
+
+
+def find_old(versions: dict[str, str]) -> list[str]:
+    """What is older than an advisory of infra/advisories.txt says, or has ended."""
+    lines = [line.split(None, 2) for line in (CODE / "infra" / "advisories.txt").read_text().splitlines()]
+    return [
+        f"{name} {versions[name]}: {why}"
+        for name, oldest, why in lines
+        if name in versions and (oldest == "ended" or Version(versions[name]) < Version(oldest))
+    ]
+
+
+def test_no_image_and_no_package_is_older_than_a_known_advisory() -> None:
+    assert [one.split(":")[0] for one in find_old({"postgres": "15.14", "minio/minio": "2025", "torch": "2.6.0"})] == [
+        "postgres 15.14", "minio/minio 2025",
+    ]  # fmt: skip
+    dockerfile = (CODE / "infra" / "Dockerfile").read_text()
+    images = [service["image"] for service in SERVICES.values()] + re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)
+    versions = {name: tag.split("-")[0] for name, _, tag in (image.partition(":") for image in images)}
+    assert find_old(versions) == []
+    pins = re.findall(r"^([\w.-]+)==([\w.]+)", (CODE / "constraints.txt").read_text(), re.MULTILINE)
+    assert len(pins) > 200
+    assert [old for name, version in pins for old in find_old({name.lower(): version})] == []
 
 
 def test_ports_are_loopbacks_unless_told() -> None:

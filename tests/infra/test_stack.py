@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 from prefect import flow
@@ -25,6 +26,22 @@ from tests.infra.listener import SECRET_PATH, Listener
 from tests.infra.nights import Nights, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # Prefect's and MLflow's own
+
+
+@pytest.mark.parametrize(
+    ("server", "path", "status"),
+    [
+        ("mlflow", "/", 403),
+        ("mlflow", "/api/2.0/mlflow/experiments/search", 403),
+        ("prefect", "/api/flows/filter", 401),
+    ],
+)
+def test_a_page_of_somebody_else_that_leads_here_learns_nothing(
+    stack: Stack, server: str, path: str, status: int
+) -> None:
+    """DNS rebinding: MLflow refuses the name; Prefect takes any, but a browser has no password for this one."""
+    address = f"http://127.0.0.1:{stack.ports[server]}{path}"
+    assert httpx.post(address, headers={"Host": "evil.example"}, json={}).status_code == status
 
 
 @pytest.fixture(scope="module")

@@ -21,28 +21,53 @@ from tests.roots.training import MEMORY_BYTES, prepare, train_root
 
 
 def make_served(
-    path: Path, publish: PublishConfig, releases: tuple[str, ...] = ("r1",), num_users: int = 60, **storage: Any
+    path: Path,
+    publish: PublishConfig,
+    releases: tuple[str, ...] = ("r1",),
+    num_users: int = 60,
+    settings: IngestConfig | None = None,
+    **storage: Any,
 ) -> Root:
     """A root whose releases, each of a training of its own (another seed), are registered; the last is the champion."""
-    root, window_id = prepare(path, 4, num_users)
+    root, window_id = prepare(path, 4, num_users, settings)
     for day, release in enumerate(releases, start=1):
         train_root(root, window_id, seed=day)
-        register(root, release, window_id, publish, day, **storage)
+        register(root, release, window_id, publish, day, settings, **storage)
     return root
 
 
-def register(root: Root, release: str, window_id: str, publish: PublishConfig, day: int = 1, **storage: Any) -> None:
+def register(
+    root: Root,
+    release: str,
+    window_id: str,
+    publish: PublishConfig,
+    day: int = 1,
+    settings: IngestConfig | None = None,
+    **storage: Any,
+) -> None:
     """The store's generation as a release: exported, registered, pinned."""
     export = export_release(root, release, root.corpus(window_id), open_generation(root.store), **storage)
-    record_release(root, release, export, window_id, publish, day)
+    record_release(root, release, export, window_id, publish, day, settings)
     with lock_store(root.store):
         pin_generation(root.store, release)
 
 
-def record_release(root: Root, release: str, export: Path, window_id: str, publish: PublishConfig, day: int) -> None:
+def record_release(
+    root: Root,
+    release: str,
+    export: Path,
+    window_id: str,
+    publish: PublishConfig,
+    day: int,
+    settings: IngestConfig | None = None,
+) -> None:
     """An export as a registered release of the night of this day of November, with the record of its run."""
     values = {"run_id": release, "created_at": f"2026-11-{day:02d}T04:00:00+00:00", "window_id": window_id}
-    record = write_run_record(release, config={"publish": publish.model_dump(mode="json")}, **values)
+    config = {
+        "publish": publish.model_dump(mode="json"),
+        "ingest": (settings or IngestConfig()).model_dump(mode="json"),
+    }
+    record = write_run_record(release, config=config, **values)
     registered = publish_release(root, publish, record, export, None)
     steps = IngestStep(digest=""), ExportStep(digest=""), registered, ReportStep(digest="")
     Run(root, release).amend(lambda _: record.replace(steps=record.steps.replace(*steps)))

@@ -21,12 +21,12 @@ MEMORY_BYTES = 4 * 10**9
 SETTINGS: dict[str, Any] = {"vector_size": 4, "epochs": 2, "negative": 2, "threads": 1}
 
 
-def prepare(path: Path, partitions: int, num_users: int = 60) -> tuple[Root, str]:
+def prepare(path: Path, partitions: int, num_users: int = 60, settings: IngestConfig | None = None) -> tuple[Root, str]:
     """A root with events and their corpus; returns it and the corpus's window id."""
-    root = open_root(path)
+    root, settings = open_root(path), settings or IngestConfig()
     logs = [str(write_logs(path.parent / "logs" / name, users)) for name, users in (("a.csv", num_users), ("b.csv", 9))]
-    ingest(root, logs, IngestConfig(), partitions, MEMORY_BYTES, 1, ignore_event)
-    told = build_corpus(root, CorpusRequest(IngestConfig(), EvaluateConfig()), MEMORY_BYTES, 1)
+    ingest(root, logs, settings, partitions, MEMORY_BYTES, 1, ignore_event)
+    told = build_corpus(root, CorpusRequest(settings, EvaluateConfig()), MEMORY_BYTES, 1)
     return root, told["window_id"]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import venv
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import numpy as np
@@ -22,6 +24,8 @@ from surf2vec.tasks.root.run import Root
 from tests.infra.nights import wait_until
 from tests.roots.releases import NUM_ITEMS, ONE_IN_CI, STORAGES, make_release, read_users, write_run_record
 from tests.roots.trail_releases import make_trail_root
+
+SERVING_PAGE = Path(__file__).parents[3] / "docs" / "registry.md"
 
 CONSUMER = """
 import importlib.util, sys
@@ -71,10 +75,14 @@ class Elsewhere:
 
     @contextmanager
     def serving(self, root: Root, seconds: float = 120) -> Iterator[str]:
-        """`mlflow models serve` of the champion; yields its address once it answers, within these seconds."""
+        """The champion over HTTP, as docs/registry.md says; yields the address once it answers, within these seconds."""
         port = find_port(None)
-        command = [str(self.programs / "mlflow"), "models", "serve", "-m", "models:/surf2vec-users@champion"]
-        command += ["--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]
+        code, commands = re.findall(r"```(?:python)?\n([^`]*)```", SERVING_PAGE.read_text().split("## Over HTTP")[1])[
+            :2
+        ]
+        (self.folder / "serve.py").write_text(code)
+        program, *arguments = commands.splitlines()[0].split()[1:]
+        command = [str(self.programs / program), *arguments[:-1], str(port)]
         log = self.folder / "serve.log"
         with open(log, "w") as out:
             process = subprocess.Popen(
@@ -158,6 +166,9 @@ def test_mlflow_serves_the_model_where_none_of_our_code_is(tmp_path: Path, stora
         "params": {"k": 3, "items": NUM_ITEMS},
     }
     with elsewhere.serving(root) as address:
+        evil = Request(f"{address}/ping", headers={"Host": "evil.example"})
+        with pytest.raises(HTTPError, match="400"):
+            urlopen(evil, timeout=60)
         request = Request(f"{address}/invocations", json.dumps(asked).encode(), {"Content-Type": "application/json"})
         with urlopen(request, timeout=60) as response:
             known, unknown = json.load(response)["predictions"]

@@ -150,6 +150,34 @@ def test_a_pull_leaves_the_state_out(lost: Root, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("storage", STORAGES)
+def test_the_key_of_pseudonyms_is_checked_but_its_fingerprint_does_not_leave_the_root(
+    storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("USER_KEY", "a key of 16 bytes")
+    keyed = IngestConfig(user_key_env="USER_KEY")
+    lost = make_served(tmp_path / "lost", STORAGES[storage], settings=keyed)
+    known = read_json(lost.sources)["user_key_fingerprint"]
+    places = [
+        lost.database,
+        *(path for name in ("mlartifacts", "export", "runs") for path in (lost.path / name).rglob("*")),
+    ]
+    assert any(b"USER_KEY" in path.read_bytes() for path in places if path.is_file())
+    assert not any(known.encode() in path.read_bytes() for path in places if path.is_file())
+    for key, message in (
+        (None, "USER_KEY, which is not set"),
+        ("another key of 16 bytes", "not the one that the pseudonyms"),
+    ):
+        monkeypatch.setenv("USER_KEY", key) if key else monkeypatch.delenv("USER_KEY")
+        with pytest.raises(ConfigError, match=message):
+            make_again(lost, tmp_path / "new")
+    monkeypatch.setenv("USER_KEY", "a key of 16 bytes")
+    root, told = make_again(lost, tmp_path / "new")
+    assert read_json(root.sources)["user_key_fingerprint"] == known
+    manifests = [open_corpus(one.corpus(told["window_id"])).manifest["made_from"] for one in (lost, root)]
+    assert manifests[0] == manifests[1]
+
+
 def test_a_forgotten_user_is_not_in_the_state(lost: Root, tmp_path: Path) -> None:
     """Also damage: afterwards the module's root is of no more use, so both are looked at here."""
     publish = PublishConfig(**read_json(lost.run("r1") / "run.json")["config"]["publish"])
