@@ -21,7 +21,7 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.users.pseudonyms import pseudonym
 from surf2vec.trainer.errors import ConfigError, InputError
 from surf2vec.trainer.system.files import read_json
-from tests.roots.ingest import HEADER, events_files, read_events, read_rejects, take_in, write_log
+from tests.roots.ingest import HEADER, events_files, read_events, take_in, write_log
 
 EVENTS = [("ann", "https://example.com/a", datetime(2020, 7, 1, 10)), ("bob", "/b", datetime(2020, 7, 1, 11, 30))]
 
@@ -141,17 +141,6 @@ def test_users_that_are_frequent_in_several_logs_are_named_once(tmp_path: Path, 
     assert said == [
         "a.csv and 1 other log: more than a tenth of the events each are of u0 (40): is a user one person there?"
     ]
-
-
-def test_lines_that_are_left_out_are_no_rejects(tmp_path: Path, root: Path) -> None:
-    lines = ["u,/a,GET,200", "u,/a.css,GET,200", "u,/a,POST,200", "u,/a,GET,404", "u,/b,,", "u,about:blank,GET,200"]
-    log = write_log(
-        tmp_path / "a.csv", *[f"{line},2020-07-01" for line in lines], header="user_id,url,method,status,ts"
-    )
-    record = take_in(root, log, max_reject_ratio=0)
-    assert [row[1] for row in read_events(root)] == ["/a", "/b"]
-    assert record["left_out"] == {"not a GET request": 1, "not a page": 1, "static asset": 1, "status 400 or above": 1}
-    assert read_rejects(root) == []
 
 
 def test_a_log_without_method_or_status_keeps_its_assets(tmp_path: Path, root: Path) -> None:

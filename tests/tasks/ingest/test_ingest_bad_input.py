@@ -112,14 +112,6 @@ def test_unusable_lines_are_rejects_and_the_others_count(tmp_path: Path, root: P
     assert {url for _, url, _, _ in read_events(root)} == {"/good", "/old"}
 
 
-def test_lines_without_a_user_or_a_page_are_left_out_and_counted(tmp_path: Path, root: Path) -> None:
-    users = [f"{user},/a,2020-07-01" for user in ("", " ", "NA", "(not set)")]
-    pages = [f"u,{page},2020-07-01" for page in ("", "-", "null", " ", "undefined")]
-    record = take_in(root, write_log(tmp_path / "a.csv", *users, *pages, "u,/b,2020-07-01"))
-    assert (record["lines"], record["events"], record["num_rejected"]) == (10, 1, 0)
-    assert record["left_out"] == {"no page": 5, "no user": 4}
-
-
 def test_an_unusable_line_does_not_take_the_next_one_with_it(tmp_path: Path, root: Path) -> None:
     for number, line in enumerate(BAD_LINES):
         name = f"{number}.csv"
