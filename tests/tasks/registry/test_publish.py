@@ -55,30 +55,18 @@ def publish(storage: str) -> PublishConfig:
     return STORAGES[storage]
 
 
-@pytest.fixture(scope="module")
-def empty_registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with MLflow's tables in it: making them takes a second, which each root would pay again."""
-    root = Root(tmp_path_factory.mktemp("empty"))
-    tracking.read(root.tracking_uri)
-    return root.path / "mlflow.db"
-
-
 @pytest.fixture
-def root(tmp_path: Path, empty_registry: Path) -> Root:
+def root(tmp_path: Path) -> Root:
     """A root with a release that is not registered yet."""
     made = Root(tmp_path)
-    shutil.copy(empty_registry, made.path / "mlflow.db")
     make_release(made)
     return made
 
 
 @pytest.fixture(scope="module")
-def published(
-    tmp_path_factory: pytest.TempPathFactory, empty_registry: Path, publish: PublishConfig
-) -> tuple[Root, RegisterStep]:
+def published(tmp_path_factory: pytest.TempPathFactory, publish: PublishConfig) -> tuple[Root, RegisterStep]:
     """A root whose release is registered; only read by its tests."""
     root = Root(tmp_path_factory.mktemp("published"))
-    shutil.copy(empty_registry, root.path / "mlflow.db")
     make_release(root)
     report = root.path / "report.html"
     report.write_text("<p>good morning</p>")
