@@ -5,11 +5,11 @@ import re
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from surf2vec.tasks.ingest import make_items as source_pages
-from surf2vec.tasks.ingest.make_items import ASSET_PATTERN, find_pages
+from surf2vec.tasks.ingest.make_items import ASSET_PATTERN, PLACEHOLDERS, find_pages
 from surf2vec.tasks.release.url_rules import UrlRules, canonical_item
 from tests.hostile.urls import draw_url
 
@@ -93,12 +93,13 @@ def test_it_is_asked_once_who_has_a_token_and_only_where_there_is_one() -> None:
 
 
 @given(st.lists(URL | st.none(), max_size=5), st.sampled_from(["", ".css", ".Woff2", ".js?", ".js/"]), st.booleans())
+@example(["NaN", " Null", "NaN/"], "", False)
 def test_verdicts_on_any_urls(urls: list[str | None], end: str, drops_assets: bool) -> None:
     keys = [None if url is None else url + end for url in urls]
     expected = []
     for key in keys:
         item = None if key is None else canonical_item(key, UrlRules())
-        if key is None or not key.strip():
+        if key is None or key.strip().lower() in PLACEHOLDERS:
             verdict = "no page"
         elif drops_assets and re.search(ASSET_PATTERN.removesuffix("$") + r"\Z", re.split("[?#]", key)[0]):
             verdict = "static asset"
