@@ -145,5 +145,5 @@ def test_every_line_that_has_a_default_is_taken_in_as_it_is(tmp_path: Path) -> N
     ]
     path = tmp_path / "all.toml"
     path.write_text("\n".join(taken), encoding="utf-8")
-    assert tomllib.loads("\n".join(taken))["export"] == {"dtype": "float32", "activity": True}
+    assert tomllib.loads("\n".join(taken))["export"] == {"dtype": "float32", "activity": True, "noise": 0.0}
     assert load_config(path, []) == DEFAULT_CONFIG
