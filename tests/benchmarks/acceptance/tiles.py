@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ def compare_tiles(
 
     work = make_work(TrainConfig(**{"parts": "interest", "sample": 0, **settings}), num_users, num_items, recency=3)
     users, items = make_rows(work)
-    wanted_users, wanted_items = users.copy(), items.copy()
+    wanted_users, wanted_items = deepcopy(users), deepcopy(items)
     num_wanted = reference.train_users(wanted_users, wanted_items, work)
     with set_precision(gpu, precision):
         num_kept = gpu.train_users(users, items, work)
@@ -110,7 +111,7 @@ def compare_trail_apart(backward: float) -> float:
     from tests.trainer.kernels.test_gpu_trail import apart, arrays, gpu
 
     trail, tables, work = apart(37)
-    wanted = trail.copy()
+    wanted = deepcopy(trail)
     train_trail(wanted, work, tables, backward)
     gpu.train_trail(trail, work, tables, backward)
     return max(map(largest_share, arrays(trail), arrays(wanted)))
@@ -122,7 +123,7 @@ def compare_trail(precision: str) -> float:
     from tests.trainer.kernels.test_gpu_trail import arrays, gpu, make_case
 
     trail, tables, work = make_case(40, vector_size=64, trail_negative=64)
-    wanted = trail.copy()
+    wanted = deepcopy(trail)
     reference_trail.train_trail(wanted, work, tables, 0.5, at_once=True)
     with set_precision(gpu, precision):
         gpu.train_trail(trail, work, tables, 0.5)
