@@ -234,9 +234,7 @@ class Stager:
                 self.con.register("delivered_lines" if is_json else "source_fields", reader.open())
                 if is_json:
                     keys = [log.columns[role] or _ABSENT for role in ROLES]
-                    params["pointers"] = [
-                        f"/{key.replace('~', '~0').replace('/', '~1')}" for key in keys
-                    ]  # JSON pointers
+                    params["pointers"] = [f"/{key.replace('~', '~0').replace('/', '~1')}" for key in keys]
                     sources["source_fields"] = "staging/json_fields"
             create_table(self.con, "staging/stg_lines", params, **sources, split_fields="staging/split_fields")
         except duckdb.Error as error:
@@ -246,12 +244,15 @@ class Stager:
             raise _explain_reading(reader.log.path if reader else batch.log.path, reader, error) from error
         self.progress.add(batch.bytes - (reader.done_bytes if reader else 0))
 
+    @property
+    def _url_rules(self) -> UrlRules:
+        return UrlRules.of_record(rules_of(self.staging.config))
+
     def _find_query_hints(self) -> list[dict[str, Any]]:
         """Return the pages in `stg_lines` with very many different queries: page, num_queries (approximate), keys."""
         params = {"asset_pattern": ASSET_PATTERN, "least_queries": LEAST_QUERIES, "most_hints": MOST_HINTS}
         rows = fetch_rows(self.con, "intermediate/int_query_hints", params)
-        rules = UrlRules.of_record(rules_of(self.staging.config))
-        hints = [{"page": canonical_item(row.pop("path"), rules)} | row for row in rows]
+        hints = [{"page": canonical_item(row.pop("path"), self._url_rules)} | row for row in rows]
         return [hint for hint in hints if hint["page"]]
 
     def _write_parts(self, batch: Batch, scale: TimeScale, parts: range) -> tuple[dict[int, list[Path]], bool]:
@@ -261,8 +262,7 @@ class Stager:
         """
         params = scale.params | {"latest": self.staging.now + timedelta(days=1), "place_bits": batch.place_bits}
         rules = SourceRules(
-            [number_source(source.sha256) for source in batch.sources], batch.place_bits,
-            UrlRules.of_record(rules_of(self.staging.config)),
+            [number_source(source.sha256) for source in batch.sources], batch.place_bits, self._url_rules,
             batch.log.is_access_log, scale.is_dated, self.staging.partitions, self.user_key, self.forgotten,
         )  # fmt: skip
         paths: dict[int, list[Path]] = {}

@@ -85,7 +85,10 @@ def _find_or_plan(night: NightContext, logs: list[str], on_event: OnEvent) -> Ru
     found = runs.find_run(root, digest)
     if found:
         for kind in runs.list_gone(found):
-            found.forget_steps() if kind is records.TrainStep else found.reopen(kind)
+            if kind is records.TrainStep:
+                found.forget_steps()
+            else:
+                found.reopen(kind)
         if found.record().steps.train:
             return found
     champion = promotion.find_champion(root, config.publish)

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.corpus.folder import newest_corpus
 from surf2vec.tasks.ingest.sources import Catalog, day_of, events_files, read_catalog
-from surf2vec.tasks.queries.similar import find_history, read_tokens
+from surf2vec.tasks.queries.similar import find_history, open_corpus_of, read_tokens
 from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, open_folder
 from surf2vec.tasks.release.release_reader import compared_columns, user_hash
@@ -136,14 +136,13 @@ def _weigh_pages(root: Root, manifest: dict[str, Any], user_id: str) -> list[dic
 
     No pages if the release has no trail, or its corpus was removed.
     """
-    folder = root.corpus(manifest["created_from"]["window_id"])
-    tokens = read_tokens(folder, user_id) if "trail" in manifest else []
-    if not tokens:
+    corpus = open_corpus_of(root, manifest) if "trail" in manifest else None
+    if corpus is None or not (tokens := read_tokens(corpus, user_id)):
         return []
     lags = np.array(manifest["trail"]["lags"], np.float32)
     pages = tokens[::-1][: len(lags)]
     weights = (lags[: len(pages)] * scale_of((lags[: len(pages)] ** 2).sum())).tolist()
-    urls = _find_urls(open_corpus(folder), pages)
+    urls = _find_urls(corpus, pages)
     return [{"url": urls[page], "weight": round(weight, 6)} for page, weight in zip(pages, weights, strict=True)]
 
 

@@ -40,7 +40,8 @@ def similar_users(root: Root, export_dir: Path, user_id: str, k: int, part: str 
     items: list[dict[str, Any]] = []
     tokens: list[int] = []
     if manifest["item_files"] and part != "activity":
-        tokens = read_tokens(root.corpus(manifest["created_from"]["window_id"]), user_id)
+        corpus = open_corpus_of(root, manifest)
+        tokens = read_tokens(corpus, user_id) if corpus else []
         [best] = release.rank_items(vector[None], k, columns, [tokens])
         items = [{"url": url, "score": score} for url, score in zip(*best, strict=True)]
     return {
@@ -51,10 +52,15 @@ def similar_users(root: Root, export_dir: Path, user_id: str, k: int, part: str 
     }
 
 
-def read_tokens(corpus_dir: Path, user_id: str) -> list[int]:
-    """Returns the tokens of a user in time order; none if the corpus was removed."""
-    found = find_history(open_corpus(corpus_dir), user_id) if (corpus_dir / CORPUS_MANIFEST).exists() else None
-    if found is None:
+def open_corpus_of(root: Root, manifest: dict[str, Any]) -> Corpus | None:
+    """Returns the corpus of a release; None if it was removed."""
+    folder = root.corpus(manifest["created_from"]["window_id"])
+    return open_corpus(folder) if (folder / CORPUS_MANIFEST).exists() else None
+
+
+def read_tokens(corpus: Corpus, user_id: str) -> list[int]:
+    """Returns the tokens of a user in time order; none if the user has no history."""
+    if (found := find_history(corpus, user_id)) is None:
         return []
     _, row, histories = found
     return histories.tokens[histories.offsets[row] : histories.offsets[row + 1]].tolist()
