@@ -84,7 +84,7 @@ def check_releases() -> Any:
 def check_pages() -> Any:
     from tests.hostile.pages import check_pages
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # Chromium's children may still write
         return check_pages(Path(folder))
 
 

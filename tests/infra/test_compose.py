@@ -56,8 +56,8 @@ def test_images_are_pinned_and_servers_have_health_checks() -> None:
 
 
 def find_old(versions: dict[str, str]) -> list[str]:
-    """What is older than an advisory of infra/advisories.txt says, or has ended."""
-    lines = [line.split(None, 2) for line in (CODE / "infra" / "advisories.txt").read_text().splitlines()]
+    """What is older than an advisory of advisories.txt says, or has ended."""
+    lines = [line.split(None, 2) for line in (CODE / "tests/infra/advisories.txt").read_text().splitlines()]
     return [
         f"{name} {versions[name]}: {why}"
         for name, oldest, why in lines
