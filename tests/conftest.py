@@ -1,6 +1,7 @@
 """What all tests share: where the real logs are, that no property is judged by how busy the machine is, and that no store
 names a file that may be lost."""
 
+import gc
 import os
 import re
 import shutil
@@ -12,12 +13,17 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import junkdrawer
 
 from tests.roots.store_contents import watch_commits
 
 DEFAULT_DATA = Path(__file__).parents[2] / "shared" / "data"
 settings.register_profile("unhurried", settings.default, deadline=None)
 settings.load_profile("unhurried")
+# Python 3.11.7 raises SystemError where the garbage collector calls Python while a thread makes a syntax tree and another makes
+# one then, as numpy.load does (python/cpython#106905). Hypothesis would time the collector by such a callback.
+junkdrawer.gc_cumulative_time()
+gc.callbacks.clear()
 # A shell starts background jobs with Ctrl-C ignored. Processes that tests start would inherit that, and tests send it to them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("MLFLOW_TRACKING_URI", None)  # a root of a test that knows no registry yet would publish there
