@@ -37,14 +37,7 @@ from surf2vec.tasks.corpus.folder import (
 )
 from surf2vec.tasks.corpus.order import has_order
 from surf2vec.tasks.corpus.token_pass import Written, write_part
-from surf2vec.tasks.corpus.window import (
-    FORMAT_VERSION,
-    Base,
-    CorpusRequest,
-    Window,
-    explain_unreadable,
-    name_corpus,
-)
+from surf2vec.tasks.corpus.window import FORMAT_VERSION, Base, CorpusRequest, Window, explain_unreadable, name_corpus
 from surf2vec.tasks.root.failures import explain_failures
 from surf2vec.tasks.root.records import CorpusStep
 from surf2vec.tasks.root.run import Root

@@ -45,13 +45,7 @@ from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
 from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.tokens import Corpus
 from surf2vec.trainer.system.fan_out import HERE, FanOut, cut
-from surf2vec.trainer.system.files import (
-    describe_file,
-    read_json,
-    replace_file,
-    replace_folder,
-    write_manifest_json,
-)
+from surf2vec.trainer.system.files import describe_file, read_json, replace_file, replace_folder, write_manifest_json
 from surf2vec.trainer.training.vectors import BothParts, bias_columns, columns_of, read_item_vectors, trail_inputs_of
 
 INDEX_FILE = "index/users.faiss"

@@ -14,13 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from surf2vec.tasks.activity.count import read_activity
-from surf2vec.tasks.corpus.folder import (
-    BASE_KEYS,
-    CORPUS_MANIFEST,
-    open_building_folders,
-    publish,
-    write_partition,
-)
+from surf2vec.tasks.corpus.folder import BASE_KEYS, CORPUS_MANIFEST, open_building_folders, publish, write_partition
 from surf2vec.tasks.corpus.window import name_corpus
 from surf2vec.tasks.events.events_files import BATCH_ROWS, filter_events
 from surf2vec.tasks.ingest.ingest import free_name, remove_leftovers

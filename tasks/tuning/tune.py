@@ -62,10 +62,7 @@ def tune(root: Root, window_id: str, search: Search, on_event: OnEvent = ignore_
     lock = Root(root.path / "tune")
     with private_files(root):
         lock.path.mkdir(exist_ok=True)
-    with (
-        lock_root(lock, "tune", partial(log, on_event)),
-        open_scratch_folder(root, "tune") as folder,
-    ):
+    with lock_root(lock, "tune", partial(log, on_event)), open_scratch_folder(root, "tune") as folder:
         asked = write_tuning_corpus(corpus, MAX_ASKED, folder / "corpus")
         if not asked.manifest["num_choosing"]:
             raise InputError(

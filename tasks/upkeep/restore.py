@@ -37,13 +37,7 @@ from surf2vec.trainer.store.generation import has_generation, read_manifest, wri
 from surf2vec.trainer.store.layout import STORE_MANIFEST
 from surf2vec.trainer.store.tokens import partition_name
 from surf2vec.trainer.store.writer import remove_unreferenced
-from surf2vec.trainer.system.files import (
-    describe_file,
-    link_file,
-    sync_path,
-    sync_paths,
-    verify_file,
-)
+from surf2vec.trainer.system.files import describe_file, link_file, sync_path, sync_paths, verify_file
 
 
 def restore(root: Root, uri: str, tracking_uri: str, on_event: OnEvent = ignore_event) -> dict[str, Any]:

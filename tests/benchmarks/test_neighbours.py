@@ -7,14 +7,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from surf2vec.trainer.store.tokens import Corpus
-from tests.benchmarks.neighbours import (
-    ItemNeighbours,
-    Seen,
-    SessionNeighbours,
-    break_ties,
-    keep_highest,
-    read_seen,
-)
+from tests.benchmarks.neighbours import ItemNeighbours, Seen, SessionNeighbours, break_ties, keep_highest, read_seen
 from tests.benchmarks.peers import RowPeer, answer_held_out
 from tests.data.corpora import write_corpus
 

@@ -20,13 +20,7 @@ from numpy.typing import NDArray
 
 from surf2vec.trainer.config import config_from_dict
 from surf2vec.trainer.draws import mix_array
-from surf2vec.trainer.model.trees import (
-    Tree,
-    balanced_tree,
-    huffman_tree,
-    tree_bytes,
-    two_level_tree,
-)
+from surf2vec.trainer.model.trees import Tree, balanced_tree, huffman_tree, tree_bytes, two_level_tree
 from tests.benchmarks.harness import make_case, run_benchmark
 from tests.benchmarks.logs import THREADS
 from tests.benchmarks.peers import KernelTraining
@@ -154,7 +148,6 @@ def the_tree(training: KernelTraining) -> Tree:
 if __name__ == "__main__":
     sys.exit(
         run_benchmark(
-            measure_trees,
-            small={"MANY_CLASSES": 10_000, "SIZES": ((10_000, 32, (8, 16), 400),), "REPEATS": 1},
+            measure_trees, small={"MANY_CLASSES": 10_000, "SIZES": ((10_000, 32, (8, 16), 400),), "REPEATS": 1}
         )
     )

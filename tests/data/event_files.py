@@ -89,12 +89,7 @@ def write_events(path: Path, events: Sequence[Event], partitions: int = 4, **cat
         entry["days"][day] = len(group)
         entry["files"].append(relative)
         described[relative] = {"rows": len(group)} | describe_file(root.path / relative)
-    base = {
-        "format_version": FORMAT_VERSION,
-        "partitions": partitions,
-        "user_key_fingerprint": None,
-        "rules": RULES,
-    }
+    base = {"format_version": FORMAT_VERSION, "partitions": partitions, "user_key_fingerprint": None, "rules": RULES}
     write_json(root.sources, base | {"sources": list(sources.values()), "files": described} | catalog)
     return root
 

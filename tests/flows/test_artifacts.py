@@ -60,12 +60,7 @@ def test_a_command_where_a_server_is_named_leaves_artifacts_and_finished_steps(t
     assert result["alias"] == "champion"
     open_to_others = [path.name for path in (tmp_path / "root").rglob("*") if path.stat().st_mode & 0o077]
     # Our code, which MLflow copies with its mode.
-    assert set(open_to_others) == {
-        "user_vectors_model.py",
-        "release_reader.py",
-        "trail_sums.py",
-        "url_rules.py",
-    }
+    assert set(open_to_others) == {"user_vectors_model.py", "release_reader.py", "trail_sums.py", "url_rules.py"}
 
 
 @pytest.mark.slow

@@ -16,13 +16,7 @@ import numpy as np
 
 from surf2vec.trainer.draws import SUBSAMPLE, WINDOW
 from surf2vec.trainer.kernels.compiled_draws import draw, mix
-from surf2vec.trainer.kernels.compiled_trail import (
-    leave_out,
-    list_targets,
-    look_at_context,
-    move_inputs,
-    move_lags,
-)
+from surf2vec.trainer.kernels.compiled_trail import leave_out, list_targets, look_at_context, move_inputs, move_lags
 from surf2vec.trainer.kernels.llvm import (
     LINE_NUMBERS,
     OPTIONS,

@@ -24,15 +24,7 @@ import torch
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.kernels import Kernel
-from surf2vec.trainer.kernels.device import (
-    DeviceRecord,
-    Event,
-    PinnedPages,
-    Stream,
-    as_tensor,
-    copy_back,
-    on_device,
-)
+from surf2vec.trainer.kernels.device import DeviceRecord, Event, PinnedPages, Stream, as_tensor, copy_back, on_device
 from surf2vec.trainer.model.rows import Items
 from surf2vec.trainer.training.curve import Targets
 from surf2vec.trainer.training.device_memory import Buffers, DeviceMemory, MaxSizes

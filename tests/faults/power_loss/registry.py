@@ -62,11 +62,7 @@ def read_run_record(path: Path) -> Any:
     version = record["steps"].get("register", {}).get("model_version")
     gate = {name: value for name, value in (record["steps"].get("gate") or {}).items() if name != "champion"}
     # The gate's champion is left out: tests.roots.nights judges by who serves now.
-    return (
-        version,
-        sorted(record["steps"]),
-        gate,
-    )
+    return (version, sorted(record["steps"]), gate)
 
 
 def list_store(root: Root) -> Any:

@@ -117,11 +117,7 @@ def test_what_exists_is_not_built_again(many: Root) -> None:
     times = {path.name: path.stat().st_mtime_ns for path in first.folder.iterdir()}
     events: list[str] = []
     told = build_corpus(
-        many,
-        CorpusRequest(IngestConfig(), EvaluateConfig()),
-        MEMORY_BYTES,
-        1,
-        lambda name, values: events.append(name),
+        many, CorpusRequest(IngestConfig(), EvaluateConfig()), MEMORY_BYTES, 1, lambda name, values: events.append(name)
     )
     assert events == []
     assert {path.name: path.stat().st_mtime_ns for path in first.folder.iterdir()} == times

@@ -5,11 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surf2vec.tasks.corpus.cleaning import (
-    find_first_visits,
-    find_held_out,
-    find_key_max,
-)
+from surf2vec.tasks.corpus.cleaning import find_first_visits, find_held_out, find_key_max
 from surf2vec.trainer.store.tokens import Tokens
 from tests.data.corpora import held_out_position
 

@@ -25,14 +25,7 @@ from tests.data.cleaning_model import read_vocabulary
 from tests.data.continued_corpora import Night, Rows, build, check_night, continue_plainly, histories_of, in_window
 from tests.data.event_files import Event, moment, write_events
 from tests.faults.exits import run_dying
-from tests.tasks.corpus.test_build import (
-    EVERYTHING,
-    MEMORY_BYTES,
-    digests,
-    many_events,
-    random_events,
-    random_settings,
-)
+from tests.tasks.corpus.test_build import EVERYTHING, MEMORY_BYTES, digests, many_events, random_events, random_settings
 
 
 def visits(user: str, *urls: str, day: int) -> list[Event]:
@@ -129,11 +122,7 @@ def test_the_rows_to_train_are_a_corpus_of_their_own(nights: tuple[Corpus, Corpu
     assert (corpus.rows(0), base.rows(0)) == (None, None)
     histories = changed.read(0)
     # The base had ann's and cat's items, if cat's /a is new.
-    assert histories.is_held_out.tolist() == [
-        False,
-        False,
-        True,
-    ]
+    assert histories.is_held_out.tolist() == [False, False, True]
     assert histories.held_out_items().tolist() == [b]
     assert changed.manifest["window_id"] == f"{corpus.manifest['window_id']}/changed"
     assert (changed.num_users, changed.num_items, changed.manifest["num_tokens"]) == (3, 5, 7)

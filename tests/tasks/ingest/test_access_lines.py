@@ -113,15 +113,7 @@ def test_layouts_are_recognised_by_the_first_lines(front: str, layout: str, tmp_
     assert recognise(log, IngestConfig()).layout == list_layouts(IngestConfig())[layout]
 
 
-@pytest.mark.parametrize(
-    "front",
-    [
-        "1.2.3.4, 5.6.7.8 - -",
-        "10.0.0.1 1.2.3.4 - -",
-        "5f3a 1.2.3.4 - -",
-        "1.2.3.4",
-    ],
-)
+@pytest.mark.parametrize("front", ["1.2.3.4, 5.6.7.8 - -", "10.0.0.1 1.2.3.4 - -", "5f3a 1.2.3.4 - -", "1.2.3.4"])
 def test_where_the_user_cannot_be_told_a_log_is_refused(tmp_path: Path, front: str) -> None:
     path = write_log(tmp_path / "a.log", *[f"{front} {REQUEST}"] * 3, header=None)
     with pytest.raises(

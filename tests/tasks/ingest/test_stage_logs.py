@@ -63,10 +63,7 @@ def test_parts_of_a_source_change_no_byte(tmp_path: Path, monkeypatch: pytest.Mo
     draw = random.Random(2)
     days = [draw.choice((1, 1, 1, 1, 2)) for _ in range(30_000)]
     # Some of these tokens two users have.
-    pages = [
-        *range(50),
-        *(f"{draw.getrandbits(160):040x}" for _ in range(20_000)),
-    ]
+    pages = [*range(50), *(f"{draw.getrandbits(160):040x}" for _ in range(20_000))]
     lines = [f"u{draw.randrange(900)},/p{draw.choice(pages)},2026-07-0{day} 0{n % 10}:00" for n, day in enumerate(days)]
     log = write_log(tmp_path / "a.csv", *lines, "u,/a,2026-07-03", "u,/a,never", ",/a,2026-07-01")
     whole = take_in(tmp_path / "whole", log, max_reject_ratio=1)

@@ -88,10 +88,7 @@ def test_times_of_another_unit_are_refused_and_the_setting_to_paste_reads_them(
         (["2569-11-02 09:00"], "most of them in the future; say how with ingest.time_format"),
         (["02-11-26 09:00"], "time_format=%d-%m-%y %H:%M' or .*=%m-%d-%y %H:%M' or .*=%y-%m-%d %H:%M'$"),
         (["1990-01-01 09:00"], "all before 1995"),
-        (
-            ["46328.5", "46329.5", "!ann@example.com"],
-            r"\(\(not shown: no time\), '46328.5'\)",
-        ),
+        (["46328.5", "46329.5", "!ann@example.com"], r"\(\(not shown: no time\), '46328.5'\)"),
     ],
 )
 def test_times_that_cannot_be_right_are_refused(tmp_path: Path, times: list[str], fault: str) -> None:

@@ -53,10 +53,7 @@ def test_it_fails_in_the_end_and_at_once_by_another_error_or_where_no_server_is_
 
 @pytest.mark.parametrize(
     ("module", "slow"),
-    [
-        ("surf2vec.tasks.night.night", {"prefect", "ray"}),
-        ("surf2vec.flows.cli", {"prefect", "pydantic", "numpy"}),
-    ],
+    [("surf2vec.tasks.night.night", {"prefect", "ray"}), ("surf2vec.flows.cli", {"prefect", "pydantic", "numpy"})],
 )
 def test_a_night_needs_no_prefect_and_the_help_nothing_slow(module: str, slow: set[str]) -> None:
     code = f"import sys, {module}; print({slow} & {{*sys.modules}})"

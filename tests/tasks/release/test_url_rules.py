@@ -12,12 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surf2vec.tasks.release.url_rules import (
-    TOKEN_PATTERN,
-    UrlRules,
-    canonical_item,
-    find_tokens,
-)
+from surf2vec.tasks.release.url_rules import TOKEN_PATTERN, UrlRules, canonical_item, find_tokens
 from tests.hostile.urls import Found, check_batch, connect_with_cut
 
 PAGE = UrlRules()

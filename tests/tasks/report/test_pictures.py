@@ -10,15 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.manifold import TSNE, trustworthiness
 
-from surf2vec.tasks.report.pictures import (
-    OTHER,
-    Matrix,
-    lay_out,
-    nearest_pages,
-    read_pages,
-    sections,
-    short_names,
-)
+from surf2vec.tasks.report.pictures import OTHER, Matrix, lay_out, nearest_pages, read_pages, sections, short_names
 from surf2vec.trainer.system.files import describe_file, write_json
 from tests.tasks.report.test_report import manifest_of
 

@@ -107,10 +107,7 @@ def test_the_users_who_choose_are_not_evaluated(tmp_path: Path) -> None:
 def test_the_choice_is_committed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, corpus = make(tmp_path)
     chosen = choose_values(root, corpus, None, ignore_event)
-    assert (chosen["num_users"], set(chosen["hit_at_20"])) == (
-        40,
-        {f"{weight:g}" for weight in (0, *WEIGHTS, 1)},
-    )
+    assert (chosen["num_users"], set(chosen["hit_at_20"])) == (40, {f"{weight:g}" for weight in (0, *WEIGHTS, 1)})
     generation = open_generation(root.store)
     assert weight_of(generation) == chosen["trail_weight"]
     monkeypatch.setattr(choice, "pick", lambda *ranks: pytest.fail("it was chosen already"))

@@ -68,11 +68,7 @@ def test_what_is_written_is_read(tmp_path: Path, name: str, binary: bool, vector
     st.data(),
 )
 def test_any_names_come_back_encoded(
-    tmp_path_factory: pytest.TempPathFactory,
-    names: list[str],
-    vector_size: int,
-    binary: bool,
-    data: st.DataObject,
+    tmp_path_factory: pytest.TempPathFactory, names: list[str], vector_size: int, binary: bool, data: st.DataObject
 ) -> None:
     finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
     vectors = data.draw(npst.arrays(np.float32, (len(names), vector_size), elements=finite))

@@ -45,13 +45,7 @@ def arrays(trail: TrailItems) -> list[np.ndarray]:
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {},
-        {"vector_size": 64, "trail_negative": 16},
-        {"trail_window": 1},
-        {"trail_l2": 0.0},
-        {"trail_window": 11},
-    ],
+    [{}, {"vector_size": 64, "trail_negative": 16}, {"trail_window": 1}, {"trail_l2": 0.0}, {"trail_window": 11}],
 )
 @pytest.mark.parametrize("backward", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("num_users", [1, TRAIL_TILE_USERS - 1, 3 * TRAIL_TILE_USERS, STREAM_USERS + 40])

@@ -7,13 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surf2vec.trainer.draws import ORDER, counter, draws, mix_array, user_keys
-from surf2vec.trainer.plan.schedule import (
-    learning_rates,
-    partition_order,
-    step_at,
-    tokens_before,
-    user_order,
-)
+from surf2vec.trainer.plan.schedule import learning_rates, partition_order, step_at, tokens_before, user_order
 
 SEED = st.integers(0, 2**63 - 1)
 EPOCH = st.integers(0, 1000)

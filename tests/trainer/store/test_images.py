@@ -7,14 +7,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from surf2vec.trainer.errors import DamageError
-from surf2vec.trainer.store.images import (
-    image_of,
-    map_image,
-    read_image,
-    read_pages,
-    verify_image,
-    write_image,
-)
+from surf2vec.trainer.store.images import image_of, map_image, read_image, read_pages, verify_image, write_image
 from surf2vec.trainer.system.memory import PAGE_BYTES, make_pages
 
 

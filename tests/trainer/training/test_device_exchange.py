@@ -20,15 +20,7 @@ from surf2vec.trainer.training.device_engine import DeviceEngine
 from surf2vec.trainer.training.team import Requests, Team
 from surf2vec.trainer.workers.exchange import Exchange
 from tests.trainer.training.late_device import LateDevice
-from tests.trainer.training.test_device_engine import (
-    Copied,
-    copied,
-    corpus_dir,
-    exact,
-    interpret,
-    make_job,
-    use_device,
-)
+from tests.trainer.training.test_device_engine import Copied, copied, corpus_dir, exact, interpret, make_job, use_device
 
 __all__ = ["copied", "corpus_dir", "interpret", "use_device"]  # fixtures
 NUM_ITEMS = 12

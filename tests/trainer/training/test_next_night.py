@@ -17,13 +17,7 @@ from surf2vec.trainer.system.files import describe_file, read_json, write_json
 from surf2vec.trainer.training.infer import freeze_items, infer_vectors, refit_held_out
 from surf2vec.trainer.training.job import Job, LearningSchedule
 from surf2vec.trainer.training.loop import train
-from surf2vec.trainer.training.next_night import (
-    KNOWN_SQUARES,
-    PriorVectors,
-    fold_night,
-    start_full_night,
-    start_night,
-)
+from surf2vec.trainer.training.next_night import KNOWN_SQUARES, PriorVectors, fold_night, start_full_night, start_night
 from tests.data.corpora import planted_histories, user_hash, write_corpus
 from tests.roots.store_contents import read_item_table, read_tables
 
