@@ -7,8 +7,8 @@
 4. Everything that still has them is removed: older releases (version, copy, export, generation), corpora, leftovers.
 5. The proof: every place is searched again.
 
-Meanwhile `forgetting.json` keeps other writers out. If it is killed, the same call finishes: each step searches for the users
-to find its remaining work, and does not rely on notes.
+Meanwhile `forgetting.json` keeps other writers out. If it is killed, the next call finishes, also one for other users: each
+step searches for the users to find its remaining work, and does not rely on notes.
 """
 
 import time
@@ -21,14 +21,14 @@ from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.export.without_users import erase_from_export
 from surf2vec.tasks.forgetting.copies import Copies, remove_releases, search_everywhere
 from surf2vec.tasks.forgetting.erase import erase_events, erase_state, find_rows
-from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.publish import attach_report, publish_release
 from surf2vec.tasks.registry.pull import pull
+from surf2vec.tasks.registry.versions import Version
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.report.report import write_report
 from surf2vec.tasks.root.credentials import mask_credentials
-from surf2vec.tasks.root.identity import list_earlier, registry_uri
+from surf2vec.tasks.root.identity import list_earlier
 from surf2vec.tasks.root.records import RegisterStep, ReportStep, RunRecord, Step
 from surf2vec.tasks.root.run import FORGET, Root, Run, current_generation, lock_root, refuse_training
 from surf2vec.tasks.upkeep.gc import find_temporaries
@@ -66,7 +66,7 @@ def forget(
     started = time.monotonic()
     refuse_training(root, "forget")
     known = read_tombstones(root)
-    wanted = want_forgotten(read_tombstones(root)) if user_ids is None else want_users(user_ids)
+    wanted = _find_wanted(root, user_ids)
     copies = Copies(root, publish, wanted)
     _check_others(copies)
     tune = Root(root.path / "tune")  # `tune` must not read a corpus that is being removed
@@ -98,6 +98,14 @@ def forget(
         "remains": _list_remains(root, publish, others),
         "seconds": round(time.monotonic() - started, 3),
     }
+
+
+def _find_wanted(root: Root, user_ids: list[str] | None) -> UserSet:
+    """Return the users to forget; those of a call that was interrupted, too."""
+    all_forgotten = want_forgotten(read_tombstones(root))
+    if user_ids is None:
+        return all_forgotten
+    return want_users(user_ids).join(all_forgotten) if root.forgetting.exists() else want_users(user_ids)
 
 
 def _list_remains(root: Root, publish: PublishConfig, others: list[dict[str, Any]]) -> list[str]:
@@ -150,6 +158,9 @@ def _publish_without(copies: Copies, memory_bytes: int, on_event: OnEvent) -> di
             copies = Copies(root, copies.publish, copies.wanted)
     if champion is None or not copies.found_in.get(folder):
         erase_state(root, copies.wanted)
+        made = Run(root, folder.name).record()
+        if champion and made.forgotten_from and not made.steps.report:  # by an earlier call, which was killed
+            _register(root, copies.publish, champion, made.forgotten_from, folder.name, on_event)
         return {"release": None, "model_version": champion.number if champion else None}
     before = read_json(folder / EXPORT_MANIFEST)
     known = [digest.hex() for digest in sorted(read_tombstones(root).days)]
@@ -163,18 +174,18 @@ def _publish_without(copies: Copies, memory_bytes: int, on_event: OnEvent) -> di
         values["created_from"] = created_from
         erase_from_export(folder, copies.wanted, memory_bytes, values, root.export(release))
     log(on_event, f"release {release} is {before['release']} without the users who are forgotten")
-    registered = _register(root, copies.publish, before["release"], release, on_event)
+    registered = _register(root, copies.publish, champion, before["release"], release, on_event)
     return {"release": release, "model_version": registered.model_version}
 
 
-def _register(root: Root, publish: PublishConfig, before: str, release: str, on_event: OnEvent) -> RegisterStep:
-    """Register the release with a record derived from its origin's. It serves at once: the gate has passed these vectors."""
+def _register(
+    root: Root, publish: PublishConfig, champion: Version, before: str, release: str, on_event: OnEvent
+) -> RegisterStep:
+    """Register the release with a record derived from its origin's. It serves at once, as these vectors did."""
     run = Run(root, release)
     if not run.record_path.exists():
         run.amend(lambda _: _derive_record(root, publish, before, release))
-    registered = publish_release(root, publish, run.record(), root.export(release), None, on_event)
-    for alias in ("challenger", "champion"):
-        tracking.set_alias(registry_uri(root, publish), publish.model_name, alias, registered.model_version)
+    registered = publish_release(root, publish, run.record(), root.export(release), None, on_event, champion)
     step = registered.model_copy(update={"alias": "champion", "digest": release})
     run.record_steps(step)
     report_path = run.folder / "report.html"

@@ -335,9 +335,7 @@ def _judge(night: NightContext, run: Run, on_event: OnEvent) -> None:
         spaces = {promotion.name_release(version): version.tags.get("space_id", "") for version in registry.versions}
         champion = promotion.name_release(registry.champion) if registry.champion else None
         window = select_window(night.root, night.since, night.until, night.config.window_days)
-        has_served = any(
-            one.tags.get("release") == run.run_id and "promoted_at" in one.tags for one in registry.versions
-        )
+        has_served = promotion.has_served(night.root, registry, run.run_id)
         judged = records.GateStep(
             **gate_task.judge_release(gate_task.open_case(run, gate, champion, spaces, window, has_served))
         )

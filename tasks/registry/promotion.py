@@ -15,9 +15,9 @@ from typing import Any
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.corpus.window import ends_before
 from surf2vec.tasks.registry.releases import move_aliases, read_registry
-from surf2vec.tasks.registry.versions import CHALLENGER, CHAMPION, Registered, Version, alias_of
+from surf2vec.tasks.registry.versions import CHALLENGER, CHAMPION, GROUPS, Registered, Version, alias_of
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
-from surf2vec.tasks.root.identity import registry_uri
+from surf2vec.tasks.root.identity import ROOT_TAG, read_root_id, registry_uri
 from surf2vec.tasks.root.records import GateStep
 from surf2vec.tasks.root.run import Root, private_files
 from surf2vec.tasks.root.wording import shown
@@ -60,14 +60,25 @@ def name_release(version: Version) -> str:
     return version.tags.get("release", f"version {version.number}")
 
 
-def settle_aliases(root: Root, publish: PublishConfig, number: int, gate: GateStep | None) -> str | None:
+def has_served(root: Root, registered: Registered, release: str) -> bool:
+    """Return whether a release of this root ever served; another root may have one with the same name."""
+    own = {"release": release, ROOT_TAG: read_root_id(root)}
+    return any(own.items() <= one.tags.items() and "promoted_at" in one.tags for one in registered.versions)
+
+
+def settle_aliases(
+    root: Root, publish: PublishConfig, number: int, gate: GateStep | None, replaced: Version | None = None
+) -> str | None:
     """Tag a version with the gate's verdict (None: it passed) and move the aliases. Return its alias.
 
+    replaced: the champion in whose place the version serves, with its verdict and its rollback target.
     Raises ChampionMovedError and changes nothing if the version would serve but was compared with another champion.
     """
     with lock_aliases(root):
         registered = read_registry(root, publish)
         version, champion = _get_version(registered, number), registered.champion
+        if replaced:
+            return _replace_champion(registry_uri(root, publish), version, registered, replaced)
         tags: dict[str, str | None] = {}
         if gate and "promoted_at" not in version.tags:
             tags = {"gate": gate.verdict, "held_by": ", ".join(gate.held_by) or None}
@@ -86,6 +97,18 @@ def settle_aliases(root: Root, publish: PublishConfig, number: int, gate: GateSt
             tags |= _promotion_tags(registered.aliases.get(CHAMPION))
         move_aliases(registry_uri(root, publish), version, tags, aliases)
     return alias_of(registered.aliases | dict.fromkeys(aliases, number), number)
+
+
+def _replace_champion(uri: str, version: Version, registered: Registered, replaced: Version) -> str:
+    serves = registered.aliases.get(CHAMPION)
+    if serves not in (replaced.number, version.number):
+        raise ChampionMovedError(
+            f"version {version.number} was made of version {replaced.number}, which serves no longer: run the same command again"
+        )
+    if serves != version.number:
+        tags = {name: replaced.tags.get(name) for name in ("gate", *GROUPS["surf2vec_serving"])}
+        move_aliases(uri, version, tags | {"rolled_back_at": None}, [CHALLENGER, CHAMPION])
+    return CHAMPION
 
 
 def choose_aliases(version: int, aliases: dict[str, int], may_serve: bool) -> list[str]:
@@ -154,14 +177,16 @@ def rollback(
             serves = f"version {champion.number} serves already{f', rolled back from version {since}' if since else ''}"
             message = f"{serves}: nothing was changed; `surf2vec rollback VERSION` goes to another"
             return _describe(publish, champion, champion.number, message, started)
-        before = champion.tags.get("champion_before")
-        if not number and not before:
-            raise InputError(f"no version served before version {champion.number}: there is nothing to roll back to")
-        target = _get_version(registered, number or int(before or 0))
-        if target.tags.get("gate") == "held":
+        before = int(champion.tags.get("champion_before", 0))
+        if not number and not registered.get(before):
+            reason = ", or it was removed" if before else ""
             raise InputError(
-                f"version {target.number} was held back and never served: see `surf2vec promote --override`"
+                f"no version served before version {champion.number}{reason}: there is nothing to roll back to"
             )
+        target = _get_version(registered, number or before)
+        if "promoted_at" not in target.tags and target.number != before:
+            held = "was held back and " if target.tags.get("gate") == "held" else ""
+            raise InputError(f"version {target.number} {held}never served: see `surf2vec promote --override`")
         _check_complete(root, target)
         at, uri = _now(), registry_uri(root, publish)
         for left in registered.versions:

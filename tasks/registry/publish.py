@@ -50,11 +50,12 @@ def publish_release(
     export_dir: Path,
     report_path: Path | None,
     on_event: OnEvent = ignore_event,
+    replaced: Version | None = None,
 ) -> RegisterStep:
     """Register the export with the record of its run, and write its README. Returns the record of this step.
 
-    The version becomes challenger, and champion if the step "gate" passed. Raises DamageError if the export is incomplete,
-    ResourceError if MLflow cannot be reached or written to.
+    The version becomes challenger, and champion if the step "gate" passed or if it takes the place of `replaced`. Raises
+    DamageError if the export is incomplete, ResourceError if MLflow cannot be reached or written to.
     """
     manifest = read_json(export_dir / EXPORT_MANIFEST)
     way_out = f"remove {export_dir} and run the same command again: it repeats the export"
@@ -75,7 +76,7 @@ def publish_release(
     version = next(filter(is_ours, read_model(uri, publish.model_name).versions), None)
     if version is None or (uri.startswith("sqlite:///") and any(find_faults(version.folder, version.tags))):
         version = _copy_release(root, publish, record, export_dir, mlflow_run, version, on_event)
-    settle_aliases(root, publish, version.number, record.steps.gate)
+    settle_aliases(root, publish, version.number, record.steps.gate, replaced)
     registered = RegisterStep(
         model_name=publish.model_name,
         model_version=version.number,

@@ -44,6 +44,10 @@ class UserSet:
         ends = np.searchsorted(partitions, [statistics.max for statistics in found], side="right")
         return np.flatnonzero(ends > starts).tolist()
 
+    def join(self, other: "UserSet") -> "UserSet":
+        """Return the set of the users of both; `seen` is of this one."""
+        return UserSet(lambda ids: self.find(ids) | other.find(ids), None, self.seen)
+
 
 def want_users(user_ids: list[str]) -> UserSet:
     """Return the set of users with these ids, as the root uses them."""

@@ -4,18 +4,21 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from surf2vec.tasks.config import IngestConfig, PublishConfig
+from surf2vec.tasks.forgetting import forget as forgetting
 from surf2vec.tasks.forgetting.forget import forget
 from surf2vec.tasks.ingest.sources import read_catalog
 from surf2vec.tasks.queries.infer import Inference, infer
 from surf2vec.tasks.queries.similar import similar_users
 from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.registry.promotion import promote, rollback
 from surf2vec.tasks.registry.pull import pull
 from surf2vec.tasks.registry.releases import current_release, read_model
-from surf2vec.tasks.root.run import FORGET, Root, lock_root
+from surf2vec.tasks.root.run import FORGET, Root, Run, lock_root
 from surf2vec.tasks.upkeep.doctor import examine
 from surf2vec.tasks.users.tombstones import read_tombstones
 from surf2vec.trainer.config import TrainConfig
@@ -162,6 +165,31 @@ def test_more_users_later(root: Root) -> None:
     assert rows_by_user(root) == others(rows)
     assert sum(entry["left_out"].get("forgotten", 0) for entry in read_catalog(root).entries.values()) > 0
     assert len(read_tombstones(root).days) == 2
+
+
+def test_a_call_that_was_killed_is_finished_by_one_for_other_users(root: Root) -> None:
+    vectors = champion_vectors(root, CONFIG)
+    with mock.patch.object(forgetting, "write_report", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        erase(root, ["user-11"])
+    told = erase(root, ["user-33"])
+    assert (told["found"], champion_vectors(root, CONFIG), damage(root)) == (0, others(vectors), [])
+
+
+def test_a_call_that_was_killed_before_its_report_writes_it(root: Root) -> None:
+    with mock.patch.object(forgetting, "write_report", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        erase(root)
+    erase(root)
+    assert (Run(root, current_release(root, CONFIG)).folder / "report.html").exists()
+
+
+def test_what_serves_keeps_its_verdict_and_rollback_target(root: Root) -> None:
+    rollback(root, CONFIG, None)
+    promote(root, CONFIG, 2, "a holiday")
+    erase(root, ["user-11"])
+    tags = read_model(root.tracking_uri, CONFIG.model_name).champion.tags
+    assert (tags["gate"], tags["override_reason"], tags["champion_before"]) == ("overridden", "a holiday", "1")
+    with pytest.raises(InputError, match="no version served before version 3, or it was removed: there is nothing"):
+        rollback(root, CONFIG, None)
 
 
 def test_a_held_night_is_not_what_serves(root: Root) -> None:

@@ -18,6 +18,7 @@ from surf2vec.tasks.registry import mlflow_runs, releases, tracking
 from surf2vec.tasks.registry.promotion import (
     choose_aliases,
     find_champion,
+    has_served,
     lock_aliases,
     pin_release,
     promote,
@@ -86,6 +87,9 @@ def test_which_aliases_a_version_takes(
 def test_a_held_night_is_the_challenger_and_the_champion_keeps_serving(root: Root) -> None:
     assert aliases_of(root) == {"challenger": 3, "champion": 2}
     assert find_champion(root, PUBLISH) == "r2"
+    registered, other = read_registry(root, PUBLISH), Root(root.path / "other")
+    assert [has_served(root, registered, release) for release in ("r1", "r2", "r3")] == [True, True, False]
+    assert not has_served(other, registered, "r2")
     assert [tags_of(root, number)["gate"] for number in (1, 2, 3)] == ["first", "passed", "held"]
     assert tags_of(root, 3)["held_by"] == "newest_day_events, users"
     assert tags_of(root, 2)["champion_before"] == "1"
@@ -154,6 +158,12 @@ def test_registering_again_does_not_bring_back_what_was_rolled_back(root: Root) 
     assert rollback(root, PUBLISH, None)["model_version"] == 1
 
 
+def test_what_was_made_of_a_release_that_serves_no_longer_does_not_serve(root: Root) -> None:
+    with pytest.raises(HeldBackError, match="version 3 was made of version 1, which serves no longer: run the same"):
+        settle_aliases(root, PUBLISH, 3, None, read_registry(root, PUBLISH).get(1))
+    assert aliases_of(root)["champion"] == 2
+
+
 def test_a_verdict_about_another_champion_moves_no_alias(root: Root) -> None:
     rollback(root, PUBLISH, None)
     passed, before = PASSED | {"champion": "r2"}, read_registry(root, PUBLISH)
@@ -161,6 +171,8 @@ def test_a_verdict_about_another_champion_moves_no_alias(root: Root) -> None:
         make_night(root, "r4", passed)
     assert read_registry(root, PUBLISH).aliases == before.aliases
     assert not {"gate", "promoted_at"} & set(tags_of(root, 4))
+    with pytest.raises(InputError, match="version 4 never served: see `surf2vec promote --override`"):
+        rollback(root, PUBLISH, 4)
     held = {"passes": False, "verdict": "held", "held_by": ["champion"], "champion": "r1"}
     assert make_night(root, "r4", held).alias == "challenger"
     with pytest.raises(HeldBackError, match="version 4 was held back by champion"):
