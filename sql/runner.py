@@ -79,7 +79,7 @@ def stream_rows(con: duckdb.DuckDBPyConnection, model: str, params: Parameters =
     """Return the rows of a model as record batches, computed while they are read. Raises errors of DuckDB only."""
     sql = read_sql(model)
     relation = con.sql(sql, params=select_parameters(sql, params))
-    assert relation is not None  # a select
+    assert relation is not None, f"{model} is not a select"
     reader = relation.to_arrow_reader(BATCH_ROWS)
 
     def pull() -> Iterator[pa.RecordBatch]:

@@ -93,7 +93,7 @@ class TreeScores:
         for block in range(self.num_pieces):
             items, tree = cut.part(block) if cut else (everything, self.blocks.tree)
             if len(items):  # a block may be empty if there are few items
-                assert tree is not None
+                assert tree is not None, "the blocks have no tree to score items with"
                 yield Piece(items, partial(log_probabilities, tree, self.read(block)))
 
 

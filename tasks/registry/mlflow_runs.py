@@ -205,7 +205,7 @@ def open_run(
             with let_others_make():
                 client.create_experiment(experiment, location)
             place = client.get_experiment_by_name(experiment)
-            assert place
+            assert place, f"MLflow has no experiment {experiment!r}, which was just created"
         experiment_id = place.experiment_id
         if KIND_TAG not in place.tags:
             client.set_experiment_tag(experiment_id, KIND_TAG, KIND)

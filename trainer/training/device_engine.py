@@ -72,7 +72,7 @@ class DeviceEngine(Engine):
         exchange: Exchange | None = None,
     ) -> None:  # fmt: skip
         super().__init__(kernel, config, parts, exchange)
-        assert kernel.device is not None
+        assert kernel.device is not None, "the engine of a device was chosen without one"
         self.gpu, self.device, self.record = kernel.gpu, kernel.device, record
         self.into, self.compute, self.out = (Stream(self.device) for _ in range(3))
         self.pinned = PinnedPages(self.device)
@@ -161,7 +161,7 @@ class DeviceEngine(Engine):
         partition_pass.resident.copied_back = (
             threading.Event()
         )  # only now: an earlier pass over it has set the last one
-        assert self._staged is not None
+        assert self._staged is not None, "no pass over a micro-partition was staged on the device"
         running, self._staged = self._staged, None
         running.waited_seconds = self.record.stall_seconds + self.record.commit_stall_seconds - self._idle_seconds
         work = running.work(self.sampling)

@@ -130,7 +130,7 @@ class ItemBlocks:
             return Targets(self.config, self._thinning, self.tree)
         if self.num_blocks > 1:
             rows, shared = self.rows(block), (self.num_shared_rows, self.num_blocks)
-            assert rows is not None
+            assert rows is not None, f"block {block} of {self.num_blocks} has no rows"
             return Targets(self.config, objectives.block_sampling(self.counts, self.config, rows, *shared), None)
         return Targets(self.config, objectives.make_sampling(self.counts, self.config), None)
 

@@ -182,7 +182,7 @@ class Training:
         ahead: PartitionPass | None = None
         while not self.is_done:
             step = self.schedule.step(position)
-            assert step is not None
+            assert step is not None, f"the schedule has no step at position {position}, but training has not ended"
             self._load_position(position, step)
             for index, partition in enumerate(self.schedule.partitions_at(step)):
                 resident = self.slots.admit(partition)  # waits if a commit is writing it
@@ -294,7 +294,7 @@ class Training:
         if is_over:
             self.record.stopped_after_epoch = epoch + 1
             best = self.record.best
-            assert best is not None
+            assert best is not None, "training stopped early, but no epoch is the best"
             message = f"epoch {best['epoch']} had the lowest held-out loss, {best['heldout_loss']:.4f}: it is kept"
             log(self.on_event, message)
             generation, values = open_pinned(store_dir, "best"), self._manifest()

@@ -285,7 +285,7 @@ class ItemSlots:
         """Begin to write the trained block, and wait for the next one."""
         self.prefetch(block)
         with self.background.stall():
-            assert self._next is not None
+            assert self._next is not None, f"block {block} was not prefetched"
             image = self._next.result()
         self._next = None
         if self.block >= 0:
@@ -358,7 +358,7 @@ class RingSlots(ItemSlots):
         self._leaving = sending, image.pages
         self._held.append((coming, into))
         found, image = self._held[0]
-        assert found == block
+        assert found == block, f"block {found} came from the neighbour where {block} was due"
         self._arrive(block)
         self.wait_seconds += time.perf_counter() - started
         return image

@@ -38,7 +38,7 @@ class TrailSlot:
     @property
     def items(self) -> TrailItems:
         items = items_of(self._image.arrays)
-        assert isinstance(items, TrailItems)
+        assert isinstance(items, TrailItems), f"{self.name} is a table of {type(items).__name__}"
         return items
 
     def train(self, work: Pass, histories: Histories, backward: float) -> None:

@@ -62,7 +62,7 @@ def trail_inputs_of(generation: Generation) -> TrailInputs:
     from surf2vec.trainer.kernels.cpu import trail_vectors
 
     config, trail = generation.config, generation.trail
-    assert trail is not None
+    assert trail is not None, f"generation {generation.generation} has no trail"
     nothing, zero = np.empty(0, np.int32), np.zeros(1, np.int64)
     bias = trail_vectors(trail, nothing, zero, zero, config.trail_window)[0]
     lags, alone = np.array(trail.lags.vectors[: config.trail_window, 0]), len(config.part_sizes) == 1
@@ -81,7 +81,7 @@ def join_parts(
     def sum_trails() -> Vectors:
         from surf2vec.trainer.kernels.cpu import trail_vectors  # numba takes half a second to import
 
-        assert generation.trail is not None
+        assert generation.trail is not None, f"generation {generation.generation} has no trail"
         return trail_vectors(generation.trail, tokens, starts, ends, generation.config.trail_window)
 
     make: dict[str, Callable[[], Vectors]] = {"interest": lambda: interests, "trail": sum_trails}

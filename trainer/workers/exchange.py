@@ -75,7 +75,7 @@ class Exchange:
         self.wait_seconds += time.perf_counter() - started
 
     def _send(self, number: int) -> None:
-        assert self._base is not None
+        assert self._base is not None, "an exchange was sent before the first tables were shared"
         own = self._buffer()
         for table, base, part in zip(self._tables, self._base, self._parts(own), strict=True):
             torch.sub(table, base, out=part)
