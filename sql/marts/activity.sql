@@ -3,14 +3,13 @@
 --         of the events; last_day, _week and _month end with the last event. Sums of integers have the same bits in any order.
 -- grain:  user_ix
 -- reads:  user_events (user_ix, place: ascending with user and time, us: since 1970 in UTC or null, item, is_late: in the newer
---         half of the user's, gap and day_gap: since the event before, age: until the user's last event)
+--         half of the user's, gap and day_gap: since the event before, age: until the user's last event, hour_sin, hour_cos,
+--         weekday_sin, weekday_cos: points on circles, in millionths)
 -- params: $session_seconds: a session begins with an event so long after the one before it
 with timed as (
     select
         *,
-        (us is not null and coalesce(gap >= 1000000 * $session_seconds, true)) as is_start,
-        2 * pi() * (us % 86400000000) / 86400000000 as hour,
-        2 * pi() * ((us + 259200000000) % 604800000000) / 604800000000 as weekday
+        (us is not null and coalesce(gap >= 1000000 * $session_seconds, true)) as is_start
     from user_events
 ),
 
@@ -33,14 +32,14 @@ of_times as (
         ln(1 + coalesce(sum(gap) filter (not is_start), 0) / 1e6 / num_sessions) as session_seconds,
         ln(count(us) / num_sessions) as session_events,
         ln(max(place) + 1 - max(place) filter (is_start)) as last_session,
-        sum(round(1e6 * sin(hour))::bigint) / 1e6 / nullif(count(us), 0) as hour_sin,
-        sum(round(1e6 * cos(hour))::bigint) / 1e6 / nullif(count(us), 0) as hour_cos,
-        sum(round(1e6 * sin(weekday))::bigint) / 1e6 / nullif(count(us), 0) as weekday_sin,
-        sum(round(1e6 * cos(weekday))::bigint) / 1e6 / nullif(count(us), 0) as weekday_cos,
-        sin(arg_max(hour, place)) as last_hour_sin,
-        cos(arg_max(hour, place)) as last_hour_cos,
-        sin(arg_max(weekday, place)) as last_weekday_sin,
-        cos(arg_max(weekday, place)) as last_weekday_cos
+        sum(timed.hour_sin) / 1e6 / nullif(count(us), 0) as hour_sin,
+        sum(timed.hour_cos) / 1e6 / nullif(count(us), 0) as hour_cos,
+        sum(timed.weekday_sin) / 1e6 / nullif(count(us), 0) as weekday_sin,
+        sum(timed.weekday_cos) / 1e6 / nullif(count(us), 0) as weekday_cos,
+        arg_max(timed.hour_sin, place) / 1e6 as last_hour_sin,
+        arg_max(timed.hour_cos, place) / 1e6 as last_hour_cos,
+        arg_max(timed.weekday_sin, place) / 1e6 as last_weekday_sin,
+        arg_max(timed.weekday_cos, place) / 1e6 as last_weekday_cos
     from timed
     group by user_ix
 ),
@@ -50,7 +49,7 @@ visited as (
         user_ix,
         count(*) as visits,
         bool_and(is_late) as is_late
-    from timed
+    from user_events
     group by user_ix, item
 ),
 

@@ -14,6 +14,8 @@ from surf2vec.sql.runner import stream_rows
 from surf2vec.trainer.store.tokens import Corpus, partition_name
 
 US_PER_DAY = 86_400_000_000
+CIRCLES = {"hour": (US_PER_DAY, 0), "weekday": (7 * US_PER_DAY, 3 * US_PER_DAY)}
+"""Lengths, and how far 1970 was in them: it began at midnight and on a Thursday."""
 SESSION_SECONDS = 1800
 """Gap from which a new session begins: half an hour, as in web analytics."""
 NAMES = (
@@ -29,8 +31,8 @@ def count_activity(
 ) -> Iterator[NDArray[np.float32]]:
     """Yield the activity of users 0 to num_users - 1 by NAMES, float32[n, A] of some after the other; NaN without events.
 
-    events: user_ix, us (null without a time), item; sorted by user and time. So many at once bound the memory, but for a user
-    that has more.
+    events: user_ix, us (null without a time), item; sorted by user and time; the columns of `find_circles` where it has them.
+    So many at once bound the memory, but for a user that has more.
     """
     users, first, start = events["user_ix"].to_numpy(), 0, 0
     while start < len(users):
@@ -47,12 +49,22 @@ def count_activity(
     yield np.full((num_users - first, len(NAMES)), np.nan, np.float32)
 
 
+def find_circles(events: pl.DataFrame) -> pl.DataFrame:
+    """Return hour and weekday in UTC as points on circles, in millionths, int32: their sums have the same bits in any order."""
+    angles = {name: (pl.col("us") + far) % length * (2 * np.pi / length) for name, (length, far) in CIRCLES.items()}
+    points = {f"{name}_sin": angle.sin() for name, angle in angles.items()}
+    points |= {f"{name}_cos": angle.cos() for name, angle in angles.items()}
+    return events.select((1e6 * point).round().cast(pl.Int32).alias(name) for name, point in points.items())
+
+
 def _compare_events(events: pl.DataFrame) -> pl.DataFrame:
     """Return the events with what the SQL step reads of the others of their user. Windows of DuckDB take ten times as long."""
     starts = np.flatnonzero(np.diff(events["user_ix"], prepend=-1))
     lengths = np.diff(starts, append=len(events))
     places, firsts, counts = (np.arange(len(events)), np.repeat(starts, lengths), np.repeat(lengths, lengths))
     is_later = pl.when(pl.Series(places > firsts))
+    if "hour_sin" not in events.columns:
+        events = events.hstack(find_circles(events))
     return events.with_columns(
         place=pl.Series(places),
         is_late=pl.Series(places - firsts >= counts // 2),

@@ -25,7 +25,7 @@ from duckdb.func import SPECIAL
 from numpy.typing import NDArray
 
 from surf2vec.sql.runner import connect, create_macro, create_table, stream_rows
-from surf2vec.tasks.activity.count import count_activity
+from surf2vec.tasks.activity.count import count_activity, find_circles
 from surf2vec.tasks.activity.scale import scale_activity
 from surf2vec.tasks.config import IngestConfig, PublishConfig
 from surf2vec.tasks.corpus.clean_pass import BYTES_PER_EVENT, count_partitions, duckdb_bytes, plan_groups, read_group
@@ -184,7 +184,7 @@ def _fill_group(
     con.register("group_users", pa.table({"user_id": users["user_id"], "user_ix": places, "first_place": firsts}))
     con.register("group_events", events.select(user_ix="user", us="us").with_row_index("place").to_arrow())
     rows = stream_rows(con, "intermediate/int_request_spans", params).read_all().combine_chunks()
-    numbers = rows["number"].to_numpy()
+    numbers, events = rows["number"].to_numpy(), events.hstack(find_circles(events))
     for number in np.unique(numbers).tolist():
         start, stop = np.searchsorted(numbers, [number, number + 1]).tolist()
         release = AtRelease(con, number, served[number], events, urls)
@@ -234,7 +234,7 @@ class AtRelease:
             vectors[:, self.sums.columns] = self.sums.sum_pages(chosen)
         if size := len(self.quantiles):
             has_events = np.diff(ends) > 0
-            counted = without_bots.select("us", "item", user_ix="user")
+            counted = without_bots.drop("day").rename({"user": "user_ix"})
             activity = np.concatenate(list(count_activity(self.con, counted, len(rows))))
             vectors[has_events, -1 - size : -1] = scale_activity(activity[has_events, :size], self.quantiles)
         vectors[~(is_known | is_kept), :-1] = np.nan
