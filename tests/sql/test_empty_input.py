@@ -22,7 +22,7 @@ TABLES = {
     "stg_vocabulary": "url varchar, item_ix integer",
     "vocabulary": "url varchar, item_ix integer",
     "user_events": "user_ix integer, place bigint, us bigint, item integer, is_late boolean, "
-    "gap bigint, day_gap bigint, age bigint",
+    "gap bigint, day_gap bigint, age bigint, hour_sin integer, hour_cos integer, weekday_sin integer, weekday_cos integer",
     "request_rows": "user_id varchar, ts varchar",
     "served_releases": "number integer, since varchar, until varchar, window_days integer, partitions integer",
     "int_requests": "request bigint, user_id varchar, us bigint, micro_partition integer, release_partition integer, "
