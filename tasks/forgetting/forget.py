@@ -32,7 +32,7 @@ from surf2vec.tasks.root.identity import list_earlier
 from surf2vec.tasks.root.records import RegisterStep, ReportStep, RunRecord, Step
 from surf2vec.tasks.root.run import FORGET, Root, Run, current_generation, lock_root, refuse_training
 from surf2vec.tasks.upkeep.gc import find_temporaries
-from surf2vec.tasks.users.tombstones import add_tombstones, read_tombstones
+from surf2vec.tasks.users.tombstones import Tombstones, add_tombstones, read_tombstones
 from surf2vec.tasks.users.user_set import UserSet, want_forgotten, want_users
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.events import OnEvent, ignore_event, log
@@ -66,7 +66,7 @@ def forget(
     started = time.monotonic()
     refuse_training(root, "forget")
     known = read_tombstones(root)
-    wanted = _find_wanted(root, user_ids)
+    wanted = _find_wanted(root, known, user_ids)
     copies = Copies(root, publish, wanted)
     _check_others(copies)
     tune = Root(root.path / "tune")  # `tune` must not read a corpus that is being removed
@@ -100,12 +100,12 @@ def forget(
     }
 
 
-def _find_wanted(root: Root, user_ids: list[str] | None) -> UserSet:
+def _find_wanted(root: Root, known: Tombstones, user_ids: list[str] | None) -> UserSet:
     """Return the users to forget; those of a call that was interrupted, too."""
-    all_forgotten = want_forgotten(read_tombstones(root))
     if user_ids is None:
-        return all_forgotten
-    return want_users(user_ids).join(all_forgotten) if root.forgetting.exists() else want_users(user_ids)
+        return want_forgotten(known)
+    wanted = want_users(user_ids)
+    return wanted.join(want_forgotten(known)) if root.forgetting.exists() else wanted
 
 
 def _list_remains(root: Root, publish: PublishConfig, others: list[dict[str, Any]]) -> list[str]:

@@ -126,10 +126,11 @@ def step_under_way(root: Path) -> str:
 
 def share_done(root: Path, step: str) -> float:
     """How much of training is committed, or of the export written."""
-    corpus = read_json(next(root.glob("corpus/*/manifest.json")))
     if step == "train":
-        manifest = root / "store" / "MANIFEST.json"
-        return read_json(manifest)["position"] / corpus["partitions"] if manifest.exists() else 0.0
+        path = root / "store" / "MANIFEST.json"
+        manifest = read_json(path) if path.exists() else {"position": 0, "num_positions": 1}
+        return manifest["position"] / manifest["num_positions"]
+    corpus = read_json(next(root.glob("corpus/*/manifest.json")))
     return len(list(root.glob("export/.*.new.tmp/user_vectors/*.parquet"))) / corpus["partitions"]
 
 
