@@ -25,6 +25,8 @@ from surf2vec.trainer.errors import SurfError
 from surf2vec.trainer.system.files import read_json, write_json, write_secret
 
 DATABASES = ("prefect", "mlflow", "mlflow_auth")
+LEASES = "prefect.server.concurrency.lease_storage.filesystem"
+"""Where the Prefect server keeps who has a slot: in PREFECT_HOME. In memory, a restart would end the night that runs."""
 QUIET = {
     "DO_NOT_TRACK": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -113,6 +115,7 @@ class Stack:
             "PREFECT_SERVER_DATABASE_CONNECTION_URL": self._database("prefect", "postgresql+asyncpg"),
             "PREFECT_SERVER_API_AUTH_STRING": f"admin:{self.passwords['prefect']}",
             "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",  # older than 7 and 90 days
+            "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": LEASES,
         }
         is_up = partial(responds, f"http://127.0.0.1:{port}/api/health")
         return self._start("prefect", argv, is_up, environment | self.client_environment | QUIET)

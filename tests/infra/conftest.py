@@ -25,8 +25,16 @@ DRIVERS = ("boto3", "moto", "psycopg2", "flask_wtf")
 
 @pytest.fixture(scope="package")
 def _environment() -> Iterator[None]:
-    """What the environment is after these tests: what it was before."""
+    """What the environment is after these tests: what it was before. Skips them where a stack cannot run."""
+    try:
+        find_postgres()
+    except ResourceError as error:
+        pytest.skip(str(error))
+    if missing := [name for name in DRIVERS if importlib.util.find_spec(name) is None]:
+        pytest.skip(f"not installed: {', '.join(missing)} (pip install -e '.[dev,stack]')")
     before = dict(os.environ)
+    # On a busy machine, threads of BLAS that wait for each other turn the seconds of the report into a minute.
+    os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     yield
     os.environ.clear()
     os.environ.update(before)
@@ -35,14 +43,6 @@ def _environment() -> Iterator[None]:
 @pytest.fixture(scope="package")
 def stack(_environment: None) -> Iterator[Stack]:
     """The native stack with an S3 server; its folder is one that PostgreSQL's account may enter."""
-    try:
-        find_postgres()
-    except ResourceError as error:
-        pytest.skip(str(error))
-    if missing := [name for name in DRIVERS if importlib.util.find_spec(name) is None]:
-        pytest.skip(f"not installed: {', '.join(missing)} (pip install -e '.[dev,stack]')")
-    # On a busy machine, threads of BLAS that wait for each other turn the seconds of the report into a minute.
-    os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     folder = Path(tempfile.mkdtemp(prefix="surf2vec-stack-", dir="/tmp"))
     folder.chmod(0o711)
     made = Stack(folder, artifacts=f"s3://{BUCKET}/artifacts")

@@ -133,6 +133,16 @@ class Nights:
         """kill -9 of the process in which the flow runs."""
         os.kill(self.find_processes(run)[-1].pid, signal.SIGKILL)
 
+    def remove(self, run: "FlowRun") -> None:
+        """End the run and forget it, so that its slot is free."""
+        from prefect.states import Cancelled
+
+        with self.client as client:
+            client.set_flow_run_state(run.id, Cancelled(), force=True)
+            for process in self.find_processes(run):
+                process.kill()
+            client.delete_flow_run(run.id)
+
     def retry(self, run: "FlowRun") -> None:
         """As a person does at a terminal."""
         command = [sys.executable, "-m", "prefect", "flow-run", "retry", str(run.id)]

@@ -4,12 +4,13 @@ import os
 import re
 import shutil
 import subprocess
+from importlib import import_module
 
 import pytest
 import yaml
 from packaging.version import Version
 
-from surf2vec.infra.stack import CODE
+from surf2vec.infra.stack import CODE, LEASES
 
 FILES = ("infra/compose.yaml", "infra/compose.gpu.yaml")
 SERVICES = yaml.safe_load((CODE / FILES[0]).read_text())["services"]
@@ -92,3 +93,13 @@ def test_old_runs_leave_prefects_database() -> None:
     assert (
         '"PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs"' in (CODE / "infra" / "stack.py").read_text()
     )
+
+
+def test_a_slot_outlasts_the_container_of_the_server() -> None:
+    """Prefect keeps the leases in its home, which is a volume."""
+    from prefect.server.concurrency.lease_storage import ConcurrencyLeaseStorageModule
+
+    server = SERVICES["prefect"]
+    assert server["environment"]["PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"] == LEASES
+    assert isinstance(import_module(LEASES), ConcurrencyLeaseStorageModule)
+    assert "prefect:/home/surf2vec/.prefect" in server["volumes"]
