@@ -58,13 +58,8 @@ def test_items_are_near_by_the_cosine_of_their_users(seen: Seen) -> None:
     assert near[1].tolist() == pytest.approx([2 / 8**0.5, 0, 2 / 8**0.5, 1 / 2, 0])
     assert near[0].tolist() == pytest.approx([0, 2 / 8**0.5, 0, 0, 0])
     assert (near == near.T).all()
-    assert np.count_nonzero(ItemNeighbours(seen, 1, has_iuf=False).nearest.toarray(), axis=1).tolist() == [
-        1,
-        1,
-        1,
-        1,
-        0,
-    ]
+    nearest = ItemNeighbours(seen, 1, has_iuf=False).nearest.toarray()
+    assert np.count_nonzero(nearest, axis=1).tolist() == [1, 1, 1, 1, 0]
 
 
 def test_users_of_many_items_weigh_less_with_inverse_user_frequency(seen: Seen) -> None:
