@@ -93,9 +93,11 @@ def backfill(
 def nights(root: RootPath = ROOT, *, config: "PipelineConfig | None" = None, **settings: Any) -> Result:
     """List all nights of a root: quality, users, seconds, and what was held and why. Writes their page, runs/index.html."""
     from surf2vec.tasks.night.page import write_nights_page
+    from surf2vec.tasks.root.failures import explain_failures
 
-    opened = existing_root(root)
-    listed = write_nights_page(opened, configure(config, settings, root).publish)
+    opened, config = existing_root(root), configure(config, settings, root)
+    with explain_failures(opened, "the page of the nights is written", config.host_bytes):
+        listed = write_nights_page(opened, config.publish)
     return {"nights": listed, "report": str(opened.nights_page)}
 
 

@@ -224,8 +224,8 @@ def find_temporaries(root: Root) -> Iterator[Waste]:
 
 
 def _size(path: Path) -> int:
-    """Returns the bytes of a file, or of all files in a folder; 0 if it is gone."""
-    paths = path.rglob("*") if path.is_dir() else [path]
+    """Returns the bytes of a file, or of all files in a folder; 0 if it is gone. A link has those of its own."""
+    paths = path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]
     return sum(one.lstat().st_size for one in paths if one.is_file() or one.is_symlink())
 
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from surf2vec.trainer.errors import DamageError, ResourceError
 
@@ -69,7 +69,7 @@ def put_folder(new: Path, path: Path) -> None:
     On Linux the two exchange their names in one step. Elsewhere `restore_folder` completes what a crash left between two renames.
     """
     old = _replaced(path)
-    shutil.rmtree(old, ignore_errors=True)
+    _remove_tree(old)
     if path.exists() and _exchange(new, path):
         new.rename(old)
     else:
@@ -77,7 +77,7 @@ def put_folder(new: Path, path: Path) -> None:
             path.rename(old)
         new.rename(path)
     sync_path(path.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    _remove_tree(old)
 
 
 def restore_folder(path: Path) -> None:
@@ -85,15 +85,23 @@ def restore_folder(path: Path) -> None:
     old = _replaced(path)
     if old.exists() and not path.exists():
         old.rename(path)
-    shutil.rmtree(old, ignore_errors=True)
+    _remove_tree(old)
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder. It is renamed first, so that no reader finds an incomplete one."""
+    """Remove a folder, or the link to one. It is renamed first, so that no reader finds an incomplete one."""
     old = _replaced(path)
-    shutil.rmtree(old, ignore_errors=True)
+    _remove_tree(old)
     os.replace(path, old)
-    shutil.rmtree(old)
+    _remove_tree(old, ignore_errors=False)
+
+
+def _remove_tree(path: Path, ignore_errors: bool = True) -> None:
+    """Remove a folder if it exists; of a link only the link, as its target belongs to whoever made the link."""
+    if path.is_symlink():
+        path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors)
 
 
 def _replaced(path: Path) -> Path:
@@ -114,9 +122,10 @@ def lock(path: Path, holder: str = "", on_wait: Callable[[str], None] = lambda h
     """Hold the lock of the file `path`, which the operating system releases when the process dies. The file names its holder.
 
     on_wait: called with the holder's name before waiting for it; may raise. The block may remove the file.
+    Raises ResourceError if the file cannot be written.
     """
     while True:
-        with open(path, "a+", encoding="utf-8") as file:
+        with _open_lock(path) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -133,11 +142,20 @@ def lock(path: Path, holder: str = "", on_wait: Callable[[str], None] = lambda h
             return
 
 
+def _open_lock(path: Path) -> TextIO:
+    try:
+        return open(path, "a+", encoding="utf-8")
+    except OSError as error:
+        raise ResourceError(
+            f"cannot write {path}: {error.strerror}; permit writing there, or work on a copy of the folder"
+        ) from None
+
+
 def is_locked(path: Path) -> bool:
-    """Return whether a process holds the lock of a file; False if the file does not exist."""
-    with suppress(FileNotFoundError, NotADirectoryError), open(path, "r+b") as file:
+    """Return whether a process holds the lock of a file, which may be read-only; False if the file does not exist."""
+    with suppress(FileNotFoundError, NotADirectoryError), open(path, "rb") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # a shared one: to read suffices, also on NFS
         except BlockingIOError:
             return True
     return False

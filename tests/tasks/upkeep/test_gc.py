@@ -111,6 +111,16 @@ def test_old_releases_go_whole_and_the_champion_stays(root: Root, tmp_path: Path
     assert (again["removed"], again["bytes"]) == ([], 0)
 
 
+def test_a_release_that_is_a_link_goes_and_its_folder_elsewhere_stays(root: Root, tmp_path: Path) -> None:
+    place = root.export("r1")
+    elsewhere = place.rename(tmp_path / "elsewhere")
+    place.symlink_to(elsewhere)
+    removed = {one["place"]: one["bytes"] for one in collect(root)["removed"]}
+    assert removed[str(place)] < 1000
+    assert (elsewhere / "manifest.json").exists()
+    assert names(root.path / "export") == ["r2", "r3", "r5", "r6"]
+
+
 def test_what_a_full_disk_refused_has_room_after_gc(
     root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,11 @@
 """Locks between processes, and folders that take the place of others in one step."""
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,6 +69,24 @@ def test_who_waited_for_a_file_that_was_removed_locks_the_new_one(tmp_path: Path
     with lock(path, "second", let_go):
         assert path.read_text() == "second"
         assert is_locked(path)
+
+
+def test_a_lock_on_a_read_only_disk_can_be_looked_at_and_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".lock").touch()
+    opens = open
+
+    def open_read_only(path: Path, mode: str, **how: Any) -> Any:
+        if mode != "rb":
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return opens(path, mode)
+
+    monkeypatch.setattr("builtins.open", open_read_only)
+    assert not is_locked(tmp_path / ".lock")
+    refused = pytest.raises(ResourceError, match=r"cannot write .*/\.lock: Read-only file system; permit")
+    with refused, lock(tmp_path / ".lock"):
+        pass
 
 
 def fill(folder: Path, text: str) -> Path:
