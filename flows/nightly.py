@@ -9,7 +9,8 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
-from prefect import Task, flow, runtime, task
+import httpx
+from prefect import Task, flow, get_client, runtime, task
 from pydantic import Field
 
 from surf2vec import commands, operations
@@ -23,8 +24,10 @@ from surf2vec.tasks.night.night import make_night, make_past_nights
 from surf2vec.tasks.night.reporter import CHAMPION_OLD
 from surf2vec.tasks.night.step import WAITS, Arguments, Result, print_retry
 from surf2vec.tasks.registry.pull import find_version
+from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.root.identity import registry_uri
 from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.root.wording import shown
 from surf2vec.trainer.errors import LeftElsewhereError, UnavailableError
 
 REPORTER = PrefectReporter()
@@ -72,6 +75,19 @@ def confine_queries() -> None:
     """Let queries (.sql) that the server or its form starts read only the folders that the worker's environment names."""
     if runtime.deployment.id:
         os.environ.setdefault(FOLDERS_ENV, "")
+
+
+def check_server() -> None:
+    """Raise UnavailableError unless the server that PREFECT_API_URL names answers, and lets this process in."""
+    url = mask_credentials(os.environ["PREFECT_API_URL"])
+    try:
+        with get_client(sync_client=True) as client:
+            client.read_flows(limit=1)
+    except (RuntimeError, httpx.HTTPError, ValueError) as error:
+        raise UnavailableError(
+            f"the Prefect server at {url}, which PREFECT_API_URL names, does not answer ({shown(str(error))[:200]}): start it, "
+            "give PREFECT_API_AUTH_STRING if it needs one, or unset PREFECT_API_URL to make the night without a server"
+        ) from None
 
 
 @flow(name="nightly")

@@ -34,6 +34,7 @@ def on_server(function: Callable[..., Result], flow: str) -> Callable[..., Resul
         check_call(values["root"], values["logs"], configure(values["config"], {}, values["root"], as_copy))
         from surf2vec.flows import nightly
 
+        nightly.check_server()
         return getattr(nightly, flow)(**values)
 
     return call

@@ -25,6 +25,7 @@ from surf2vec.tasks.ingest.sources import read_catalog
 from surf2vec.tasks.night.context import NightContext
 from surf2vec.tasks.night.runs import find_run
 from surf2vec.tasks.night.summary import announce_run
+from surf2vec.tasks.registry.promotion import refuse_lost_champion
 from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.root import records
 from surf2vec.tasks.root.run import Root, Run, open_root, read_run_records
@@ -55,6 +56,7 @@ def dry_run(night: NightContext, logs: list[str], on_event: OnEvent) -> dict[str
         raise ResourceError(f"a writer is at work in {place}: wait until it has ended")
     beside = next(one for one in place.absolute().parents if one.is_dir())
     disk = beside if os.access(beside, os.W_OK) else None
+    refuse_lost_champion(night.root, night.config.publish)
     with tempfile.TemporaryDirectory(prefix=".surf2vec-dry-run-", dir=disk) as name:
         shadow = replace(night, root=make_shadow(place, Path(name) / "root"))
         known, started = read_catalog(shadow.root).entries.keys(), time.monotonic()

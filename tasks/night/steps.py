@@ -27,7 +27,7 @@ from surf2vec.tasks.night.step import needs_server
 from surf2vec.tasks.night.summary import announce_run, digest_gate, digest_verdict
 from surf2vec.tasks.registry import promotion
 from surf2vec.tasks.registry.faults import is_served
-from surf2vec.tasks.registry.releases import add_serving, read_registry
+from surf2vec.tasks.registry.releases import add_serving, check_experiment, read_registry
 from surf2vec.tasks.report.measured import describe_sharing, list_caveats, list_loads, list_measured
 from surf2vec.tasks.report.report import write_report
 from surf2vec.tasks.report.tables import describe_gate, list_losses, list_notes
@@ -68,6 +68,8 @@ def ingest_events(night: NightContext, logs: list[str]) -> records.IngestStep:
 def open_run(night: NightContext, ingested: records.IngestStep, logs: list[str]) -> Run:
     """Returns the run of these sources, this window and these settings, and begins or continues its record."""
     with night.reporter.step("open-run") as on_event:
+        promotion.refuse_lost_champion(night.root, night.config.publish)
+        check_experiment(night.root, night.config.publish)
         run = _find_or_plan(night, logs, on_event)
         log(on_event, announce_run(run.record()))
         run.step(records.IngestStep, "", lambda: ingested)

@@ -56,8 +56,15 @@ MAX_BATCH_METRICS = 1000
 MAX_BATCH_PARAMS = 100
 MAX_PARAM_LENGTH = 6000
 _AWAY = re.compile(
-    r"(error code|too many|status code|^)\W*(429|5\d\d)\b|connection refused|max retries exceeded", re.IGNORECASE
+    r"(error code|too many|status code|^)\W*(429|5\d\d)\b|connection refused|max retries exceeded|database is locked",
+    re.IGNORECASE,
 )
+_ADVICE = {
+    "database is locked": "another program holds it, which `fuser FILE` names: wait until it ends, or end it",
+    "must be in the 'active' state": "restore it by `mlflow experiments restore`, or name another by publish.experiment",
+    "": "see that the URI is right and has its password where it needs one, that the server is up and can be written to",
+}
+"""What to do about a failure, by a part of its reason."""
 
 logging.getLogger("alembic").setLevel(logging.WARNING)
 # MLflow tries ten times, doubling its waits, to open a database, even one whose password is wrong: 100 seconds.
@@ -84,10 +91,10 @@ def connect(tracking_uri: str) -> Iterator[MlflowClient]:
         is_away = any(
             isinstance(one, ConnectionError | TimeoutError) or _AWAY.search(str(one)) for one in _chain(error)
         )
-        failure = UnavailableError if is_away else ResourceError
+        failure, reason = UnavailableError if is_away else ResourceError, _reason(error)
+        advice = next((text for found, text in _ADVICE.items() if found in reason), _ADVICE[""])
         raise failure(
-            f"MLflow at {mask_credentials(tracking_uri)} failed: {_reason(error)}; see that the URI is right and has "
-            "its password where it needs one, that the server is up and can be written to; then run the same command again"
+            f"MLflow at {mask_credentials(tracking_uri)} failed: {reason}; {advice}; then run the same command again"
         ) from None
 
 
@@ -226,6 +233,13 @@ def open_run(
         for start in range(0, len(missing), MAX_BATCH_PARAMS):
             client.log_batch(run.info.run_id, params=missing[start : start + MAX_BATCH_PARAMS])
         return run.info.run_id
+
+
+def find_deleted(tracking_uri: str, experiment: str) -> list[str]:
+    """Return the id of the experiment of this name if it was deleted; else nothing."""
+    with connect(tracking_uri) as client:
+        place = client.get_experiment_by_name(experiment)
+    return [place.experiment_id] if place and place.lifecycle_stage == "deleted" else []
 
 
 def find_page(tracking_uri: str, mlflow_run_id: str) -> str | None:

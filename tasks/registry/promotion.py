@@ -55,6 +55,19 @@ def find_champion(root: Root, publish: PublishConfig) -> str | None:
     return name_release(champion) if champion else None
 
 
+def refuse_lost_champion(root: Root, publish: PublishConfig) -> None:
+    """Raise HeldBackError if releases served but none has the alias champion: without it the next would serve unchecked."""
+    registered = read_registry(root, publish)
+    served = [one for one in registered.versions if one.has_served and not one.is_copied]
+    if served and not registered.champion:
+        last = max(served, key=lambda one: one.tags["promoted_at"])
+        raise HeldBackError(
+            f"the alias {CHAMPION} of {publish.model_name} was removed in the registry, so there is nothing to compare a night "
+            f"with. Version {last.number} ({name_release(last)}) served last: `surf2vec promote {last.number}` lets it serve "
+            "again, and `surf2vec promote VERSION` another"
+        )
+
+
 def name_release(version: Version) -> str:
     """Return the release of a version, or "version N" if surf2vec did not register it."""
     return version.tags.get("release", f"version {version.number}")
@@ -260,7 +273,9 @@ def _check_complete(root: Root, version: Version) -> None:
 
 
 def _promotion_tags(before: int | None) -> dict[str, str | None]:
-    return {"champion_before": str(before) if before else None, "promoted_at": _now()}
+    tags: dict[str, str | None] = {"promoted_at": _now()}
+    # Without a champion, as a person removed the alias, the rollback target stays.
+    return tags | {"champion_before": str(before)} if before else tags
 
 
 def _describe(

@@ -7,23 +7,26 @@ file that does not have them as expected is left to MLflow.
 import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.registry.versions import Registered, Version, alias_of, as_time, is_copied, read_tags, store_tags
+from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.root.identity import has_registry, registry_uri
 from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.run import Root
-from surf2vec.trainer.errors import InputError, UnavailableError
+from surf2vec.trainer.errors import InputError, ResourceError, UnavailableError
 from surf2vec.trainer.system.files import sync_path
 
+_SQLITE = "sqlite:///"
 _VERSIONS = """
 select name, version, source, coalesce(storage_location, source), creation_time from model_versions
 where current_stage <> 'Deleted_Internal'
 """
 _TAGS = "select name, version, key, value from model_version_tags"
 _ALIASES = "select name, alias, version from registered_model_aliases"
+_DELETED = "select experiment_id from experiments where name = ? and lifecycle_stage = 'deleted'"
 _PLACE = "select workspace, name, version from model_versions where name = ? and version = ? and current_stage not like 'Del%'"
 _SET_TAG = "insert into model_version_tags (workspace, name, version, key, value) values (?, ?, ?, ?, ?)"
 _DELETE_TAG = "delete from model_version_tags where workspace = ? and name = ? and version = ? and key = ?"
@@ -61,13 +64,12 @@ def _read(tracking_uri: str, model_name: str | None) -> tuple[list[Version], dic
 
 def _read_tables(tracking_uri: str) -> tuple[list[Version], dict[str, dict[str, int]]] | None:
     """Return the versions of a registry in a SQLite file, and the aliases of each model; None if only MLflow can read it."""
-    path = Path(tracking_uri.removeprefix("sqlite:///"))
-    if not tracking_uri.startswith("sqlite:///"):
+    if not tracking_uri.startswith(_SQLITE):
         return None
     tags: dict[tuple[str, int], dict[str, str]] = defaultdict(dict)
     aliases: dict[str, dict[str, int]] = defaultdict(dict)
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+        with _open_tables(tracking_uri, "ro") as database:
             rows = database.execute(_VERSIONS).fetchall()
             for name, number, key, value in database.execute(_TAGS):
                 tags[name, number][key] = value
@@ -82,6 +84,28 @@ def _read_tables(tracking_uri: str) -> tuple[list[Version], dict[str, dict[str, 
     return versions, aliases
 
 
+def check_experiment(root: Root, publish: PublishConfig) -> None:
+    """Raise ResourceError if the experiment was deleted: after a training MLflow would refuse its release."""
+    uri, found = registry_uri(root, publish), None
+    if not uri.startswith(_SQLITE):
+        from surf2vec.tasks.registry import mlflow_runs
+
+        found = mlflow_runs.find_deleted(uri, publish.experiment)
+    elif has_registry(root, publish):
+        with suppress(sqlite3.Error), _open_tables(uri, "ro") as database:
+            found = database.execute(_DELETED, (publish.experiment,)).fetchone()
+    if found:
+        raise ResourceError(
+            f"the experiment {publish.experiment!r} was deleted in MLflow at {mask_credentials(uri)}: restore it by `mlflow "
+            f"experiments restore --experiment-id {found[0]}`, or name another by publish.experiment"
+        )
+
+
+def _open_tables(tracking_uri: str, mode: str) -> closing[sqlite3.Connection]:
+    place = Path(tracking_uri.removeprefix(_SQLITE)).absolute().as_uri()
+    return closing(sqlite3.connect(f"{place}?mode={mode}", uri=True))
+
+
 def move_aliases(tracking_uri: str, version: Version, tags: Mapping[str, str | None], aliases: list[str]) -> None:
     """Set tags of a version (None removes a tag), then move the aliases to it; in a SQLite file in one transaction."""
     if not _write_tables(tracking_uri, version, store_tags(version.tags, tags), aliases):
@@ -94,11 +118,10 @@ def move_aliases(tracking_uri: str, version: Version, tags: Mapping[str, str | N
 
 def _write_tables(tracking_uri: str, version: Version, tags: Mapping[str, str | None], aliases: list[str]) -> bool:
     """Do what `move_aliases` does in a SQLite file. Returns False, and changes nothing, if only MLflow can do it."""
-    path = Path(tracking_uri.removeprefix("sqlite:///"))
-    if not tracking_uri.startswith("sqlite:///"):
+    if not tracking_uri.startswith(_SQLITE):
         return False
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as database, database:
+        with _open_tables(tracking_uri, "rw") as database, database:
             database.execute("begin immediate")
             [place] = database.execute(_PLACE, (version.name, version.number)).fetchall()
             database.executemany(_DELETE_TAG, [(*place, name) for name in tags])
@@ -106,7 +129,9 @@ def _write_tables(tracking_uri: str, version: Version, tags: Mapping[str, str | 
             database.executemany(_SET_ALIAS, [(*place, alias) for alias in aliases])
     except (sqlite3.Error, ValueError):  # ValueError: the version was deleted
         return False
-    sync_path(path.parent)  # or the journal could come back, and undo it (mlflow_runs.connect)
+    sync_path(
+        Path(tracking_uri.removeprefix(_SQLITE)).parent
+    )  # or the journal could come back, and undo it (mlflow_runs.connect)
     return True
 
 

@@ -10,6 +10,7 @@ A root publishes to one registry. To move it, change `tracking_uri` in the file;
 """
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -40,7 +41,7 @@ def registry_uri(root: Root, publish: PublishConfig) -> str:
     given = {"publish.tracking_uri": publish.tracking_uri, ENVIRONMENT: os.environ.get(ENVIRONMENT)}
     name, uri = next(((name, uri) for name, uri in given.items() if uri), ("", None))
     if uri is None:
-        return known or own
+        return known if known and known != own else _check_own(root)
     if (spelled := given[ENVIRONMENT]) and is_same_registry(uri, spelled):
         uri = spelled  # it may have the password
     if known and not is_same_registry(uri, known):
@@ -49,7 +50,17 @@ def registry_uri(root: Root, publish: PublishConfig) -> str:
             f'name the same. To move the root to the other registry, change "tracking_uri" in {root.identity}, and in '
             f"{root.settings.name} if it is there; its releases stay where they are, so the next night there is the first one"
         )
-    return own if is_same_registry(uri, own) else uri
+    return _check_own(root) if is_same_registry(uri, own) else uri
+
+
+def _check_own(root: Root) -> str:
+    """Return the URI of the root's own database. Raises ConfigError if MLflow would look for it elsewhere."""
+    if found := re.search(r"\?|%[0-9A-Fa-f]{2}", root.tracking_uri):
+        raise ConfigError(
+            f"MLflow cannot keep a registry in {root.path.resolve()}, because of {found[0]!r} in the path: rename the folder, or "
+            "name another --root"
+        )
+    return root.tracking_uri
 
 
 def is_own_registry(root: Root, publish: PublishConfig) -> bool:

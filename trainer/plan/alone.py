@@ -15,7 +15,7 @@ from surf2vec.trainer.plan.prediction import Prediction, Rates, predict
 from surf2vec.trainer.plan.sharing import ALONE, Sharing
 from surf2vec.trainer.plan.sizes import MEASURED_TOKENS, TOKEN_BYTES, Sizes, Work, device_bytes, tray_bytes
 from surf2vec.trainer.system.memory import DEVICE_CONTEXT_BYTES
-from surf2vec.trainer.system.units import size
+from surf2vec.trainer.system.units import size, two_sizes
 
 SCHEDULE_BYTES_PER_USER = 8 * 5 + 4  # hash, start, end, place in the order, offset; learning rate
 BUFFER_BYTES = 32 * 10**6  # of Parquet and numpy, while a micro-partition is read, ordered and measured
@@ -119,9 +119,9 @@ def lay_out(
     """
     disk_bytes = 2 * ((work.num_users + num_others) * sizes.user_bytes + sizes.item_table_bytes + sizes.trail_bytes)
     if disk_bytes > budget.disk_free_bytes:
+        needed, free = two_sizes(disk_bytes, budget.disk_free_bytes)
         raise ResourceError(
-            f"two generations need {size(disk_bytes)} of disk and {size(budget.disk_free_bytes)} are free: "
-            "free space or lower train.vector_size"
+            f"two generations need {needed} of disk and {free} are free: free space or lower train.vector_size"
         )
     num_blocks, sharing = division.num_blocks, sizes.sharing
     num_chunks = -(-len(work.users) // division.chunk_partitions)
@@ -287,25 +287,26 @@ def explain_refusal(work: Work, sizes: Sizes, budget: Budget, began: Division | 
     if budget.device_bytes is not None:
         smallest_bytes = min(_device_bytes(work, sizes, budget, num_blocks) for num_blocks in choices)
         if smallest_bytes > budget.device_bytes:
+            needed, given = two_sizes(smallest_bytes, budget.device_bytes)
             return (
-                f"the smallest plan needs {size(smallest_bytes)} on the GPU, {size(budget.context_bytes)} of it for its context, "
-                f"but the budget is {size(budget.device_bytes)}: raise --device-memory, lower train.vector_size, or raise "
+                f"the smallest plan needs {needed} on the GPU, {size(budget.context_bytes)} of it for its context, "
+                f"but the budget is {given}: raise --device-memory, lower train.vector_size, or raise "
                 "store.partitions (of a root with events by `surf2vec repartition`)"
             )
     num_blocks = min(choices, key=sizes.item_bytes)
     chunk = began.chunk_partitions if began and began.num_blocks > 1 else 1
     slots_bytes = min(_slots_bytes(work, sizes, Division(each, num_blocks)) for each in (chunk, len(work.users)))
     item_bytes = _item_bytes(work, sizes, budget, num_blocks)
-    needed_bytes = budget.overhead_bytes + item_bytes + slots_bytes
+    needed, given = two_sizes(budget.overhead_bytes + item_bytes + slots_bytes, budget.host_bytes)
     blocks = f" in {num_blocks} blocks" if num_blocks > 1 else ""
     why = "this training, as it began," if began else "the smallest plan"
     saving = (
         f"; train.trail_weight=0 saves {size(sizes.sharing.images(1) * sizes.trail_bytes)}" if sizes.trail_bytes else ""
     )
     return (
-        f"{why} needs {size(needed_bytes)}: {size(budget.overhead_bytes)} for the process, {size(item_bytes)} for "
+        f"{why} needs {needed}: {size(budget.overhead_bytes)} for the process, {size(item_bytes)} for "
         f"{sizes.num_items:,} items{blocks} and buffers, and {size(slots_bytes)} for slots of micro-partitions of up to "
-        f"{work.most_users:,} users and {work.most_tokens:,} tokens, but the budget is {size(budget.host_bytes)}: raise "
+        f"{work.most_users:,} users and {work.most_tokens:,} tokens, but the budget is {given}: raise "
         "--host-memory, lower train.vector_size, or raise store.partitions (of a root with events by `surf2vec repartition`)"
         f"{saving}"
     )

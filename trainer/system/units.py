@@ -8,12 +8,18 @@ _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 
-def size(num_bytes: int) -> str:
+def size(num_bytes: int, digits: int = 1) -> str:
     """Return bytes as text: `1.5 GB`."""
     for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if abs(num_bytes) >= factor:
-            return f"{num_bytes / factor:.1f} {unit}"
+            return f"{num_bytes / factor:.{digits}f} {unit}"
     return f"{num_bytes} B"
+
+
+def two_sizes(needed_bytes: int, available_bytes: int) -> tuple[str, str]:
+    """Return two different sizes with so many digits that the texts differ, too: `1.004 GB`, `1.000 GB`."""
+    pairs = ((size(needed_bytes, digits), size(available_bytes, digits)) for digits in range(1, 10))
+    return next(pair for pair in pairs if pair[0] != pair[1] or needed_bytes == available_bytes)
 
 
 def parse_bytes(text: str | int) -> int:

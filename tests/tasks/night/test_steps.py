@@ -1,9 +1,23 @@
-"""What a run says that it is about to do."""
+"""What a run says that it is about to do, and that it is refused before a training where its release could not be registered."""
+
+from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
+from surf2vec.tasks.night.config import PipelineConfig
+from surf2vec.tasks.night.context import NightContext
+from surf2vec.tasks.night.night import make_night
+from surf2vec.tasks.night.preview import dry_run
 from surf2vec.tasks.night.summary import announce_run
+from surf2vec.tasks.registry import mlflow_runs
+from surf2vec.tasks.registry.promotion import find_champion, promote, rollback
 from surf2vec.tasks.root.records import RunRecord
+from surf2vec.tasks.root.run import Root
+from surf2vec.trainer.errors import HeldBackError, ResourceError
+from surf2vec.trainer.events import ignore_event
+from tests.roots import nights
+from tests.roots.nights import PUBLISH
 
 BASE = {"release": "r1", "window_id": "w1", "space_id": "s1"}
 
@@ -38,3 +52,43 @@ def test_a_run_says_what_is_so_now(
         }
     )  # fmt: skip
     assert announce_run(record) == told
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> NightContext:
+    """A root in which two releases served, the second by now, and the logs of a third."""
+    root = Root(tmp_path / "root")
+    root.path.mkdir()
+    for release, gate in (("r1", nights.FIRST), ("r2", nights.PASSED)):
+        nights.make_night(root, release, gate)
+    (tmp_path / "day.csv").write_text("user_id,url,ts\n" + "".join(f"u{n % 9},/p{n % 7},{n}\n" for n in range(99)))
+    return NightContext(root, None, None, PipelineConfig(publish=PUBLISH))
+
+
+def begin(night: NightContext) -> None:
+    make_night(night.root.path, [str(night.root.path.parent / "*.csv")], config=night.config)
+
+
+def test_a_night_whose_champion_has_lost_its_alias_waits_for_a_person(night: NightContext) -> None:
+    root = night.root
+    MlflowClient(root.tracking_uri).delete_registered_model_alias(PUBLISH.model_name, "champion")
+    refused = r"removed in the registry.* Version 2 \(r2\) served last: `surf2vec promote 2` lets it serve again"
+    with pytest.raises(HeldBackError, match=refused):
+        begin(night)
+    with pytest.raises(HeldBackError, match=refused):
+        dry_run(night, [], ignore_event)
+    assert not list(root.path.glob("runs/[!r]*/run.json"))
+    promote(root, PUBLISH, 2, None)
+    assert find_champion(root, PUBLISH) == "r2"
+    assert rollback(root, PUBLISH, None)["release"] == "r1"  # it is known still what served before
+
+
+def test_a_night_whose_experiment_was_deleted_does_not_train(night: NightContext) -> None:
+    uri, experiment = night.root.tracking_uri, PUBLISH.experiment
+    [found] = [one for one in MlflowClient(uri).search_experiments() if one.name == experiment]
+    assert mlflow_runs.find_deleted(uri, experiment) == []
+    MlflowClient(uri).delete_experiment(found.experiment_id)
+    with pytest.raises(ResourceError, match=rf"deleted in MLflow .* restore --experiment-id {found.experiment_id}`"):
+        begin(night)
+    assert not list(night.root.path.glob("runs/[!r]*/run.json"))
+    assert mlflow_runs.find_deleted(uri, experiment) == [found.experiment_id]  # as on a server

@@ -7,7 +7,7 @@ import sys
 import threading
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -78,6 +78,18 @@ def test_a_database_that_is_none_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "mlflow.db").write_bytes(b"this is no database" * 100)
     with pytest.raises(ResourceError, match="file is not a database"):
         tracking.read(f"sqlite:///{tmp_path}/mlflow.db")
+
+
+def test_a_database_that_another_program_holds_is_worth_another_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mlflow_runs.mlflow.store.db.utils, "MAX_RETRY_COUNT", 1)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    tracking.read(uri)
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as other:
+        other.execute("begin exclusive")
+        with pytest.raises(UnavailableError, match=r"database is locked; another program holds it, which `fuser`"):
+            tracking.read(uri)
 
 
 def test_the_cause_is_named_and_not_where_sqlalchemy_met_it(tmp_path: Path) -> None:

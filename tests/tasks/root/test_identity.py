@@ -87,6 +87,14 @@ def test_another_registry_is_refused_with_both_names_and_the_way_to_move(
     assert (ask(root), read_root_id(root)) == (OTHER, "me")
 
 
+@pytest.mark.parametrize("name", ["what?", "a%20b"])
+def test_a_folder_that_mlflow_would_read_as_another_is_refused_for_a_registry(tmp_path: Path, name: str) -> None:
+    root = Root(tmp_path / name)
+    with pytest.raises(ConfigError, match="MLflow cannot keep a registry in .*: rename the folder"):
+        registry_uri(root, PublishConfig())
+    assert registry_uri(root, PublishConfig(tracking_uri="http://mlflow.example")) == "http://mlflow.example"
+
+
 def test_a_root_that_publishes_to_its_own_keeps_it_where_it_is_moved_to(tmp_path: Path) -> None:
     root = Root(tmp_path / "root")
     root.path.mkdir()

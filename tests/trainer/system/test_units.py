@@ -3,7 +3,7 @@
 import pytest
 
 from surf2vec.trainer.errors import ConfigError
-from surf2vec.trainer.system.units import parse_bytes, size
+from surf2vec.trainer.system.units import parse_bytes, size, two_sizes
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,9 @@ def test_what_is_no_size(text: str) -> None:
 )
 def test_what_is_read(num_bytes: int, expected: str) -> None:
     assert size(num_bytes) == expected
+
+
+def test_what_does_not_suffice_is_never_written_as_what_there_is() -> None:
+    assert two_sizes(1_004_000_000, 10**9) == ("1.004 GB", "1.000 GB")
+    assert two_sizes(10**9 + 1, 10**9) == ("1.000000001 GB", "1.000000000 GB")
+    assert two_sizes(2 * 10**9, 10**6) == ("2.0 GB", "1.0 MB")
