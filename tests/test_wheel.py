@@ -7,6 +7,7 @@ import sys
 import sysconfig
 import venv
 import zipfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -77,6 +78,12 @@ def run_in(folder: Path, cwd: Path, *arguments: str, **environment: str) -> str:
     return done.stdout
 
 
+def make_whole_root(command: Callable[..., str]) -> None:
+    command("sample-logs", "--users", "300", "--out", "logs")
+    command("run", "--root", "root", "--logs", "logs/*.csv")
+    assert "damage    0\nwarnings  0\n" in command("doctor", "--root", "root")
+
+
 @pytest.mark.slow
 def test_the_wheel_has_all_files_under_one_name(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
@@ -108,10 +115,7 @@ def test_a_run_beside_a_teams_own_folders_of_the_same_names(wheel: Path, tmp_pat
     for name in ("flows", "tasks", "sql", "trainer", "infra"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise ImportError('a folder of the team was imported')\n")
-    command = partial(run_in, tmp_path / "venv", tmp_path, str(tmp_path / "venv/bin/surf2vec"), PYTHONPATH=".")
-    command("sample-logs", "--users", "300", "--out", "logs")
-    command("run", "--root", "root", "--logs", "logs/*.csv")
-    assert "damage    0\nwarnings  0\n" in command("doctor", "--root", "root")
+    make_whole_root(partial(run_in, tmp_path / "venv", tmp_path, str(tmp_path / "venv/bin/surf2vec"), PYTHONPATH="."))
 
 
 def test_the_package_names_what_it_offers() -> None:
@@ -124,22 +128,5 @@ def test_the_package_names_what_it_offers() -> None:
 @pytest.mark.slow
 def test_a_night_needs_no_extra(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(NO_EXTRAS)
-    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONSAFEPATH": "1"} | {
-        "PYTHONPATH": f"{tmp_path}:{ROOT}"
-    }
-
-    def command(*arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "surf2vec.flows.cli", *arguments],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    command("sample-logs", "--users", "300", "--out", "logs")
-    command("run", "--root", "root", "--logs", "logs/*.csv")
-    assert "damage    0\nwarnings  0\n" in command("doctor", "--root", "root")
+    ways = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PYTHONSAFEPATH": "1"}
+    make_whole_root(partial(run_in, Path(sys.prefix), tmp_path, "-m", "surf2vec.flows.cli", **ways))

@@ -42,7 +42,7 @@ from surf2vec.trainer.store.generation import Generation, open_generation
 from surf2vec.trainer.store.tokens import Corpus, Histories, Tokens, open_corpus
 from surf2vec.trainer.store.writer import find_pinned
 from surf2vec.trainer.system.files import replace_file
-from surf2vec.trainer.training.infer import FrozenItems, freeze_items, infer_whole, take_histories
+from surf2vec.trainer.training.infer import FrozenItems, infer_whole, take_histories
 from surf2vec.trainer.training.vectors import BothParts
 
 CERTAIN = 4.0
@@ -81,7 +81,7 @@ def open_side(root: Root, release: str) -> Ranker | str:
         corpus_dir = root.corpus(generation.manifest["window_id"])
         if (corpus_dir / CORPUS_MANIFEST).exists():
             corpus = open_corpus(corpus_dir)
-            frozen = freeze_items(generation, corpus.count_training_tokens(), generation.config.threads)
+            frozen = FrozenItems(generation, corpus.count_training_tokens(), generation.config.threads)
             return replace(side_of(corpus, generation), frozen=frozen)
     return f"the corpus or the pinned generation of release {release} is gone"
 

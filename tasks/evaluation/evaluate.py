@@ -29,7 +29,7 @@ from surf2vec.trainer.store.generation import Generation, open_generation
 from surf2vec.trainer.store.tokens import Corpus, Histories
 from surf2vec.trainer.system.memory import private_bytes
 from surf2vec.trainer.system.units import size
-from surf2vec.trainer.training.infer import freeze_items, infer_whole, take_histories
+from surf2vec.trainer.training.infer import FrozenItems, infer_whole, take_histories
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
 from surf2vec.trainer.training.vectors import BothParts
@@ -66,6 +66,9 @@ class Answer:
 
     ranks: NDArray[np.float64]
     top: NDArray[np.int64]
+
+    def join(self, other: "Answer") -> "Answer":
+        return Answer(np.concatenate((self.ranks, other.ranks)), np.concatenate((self.top, other.top)))
 
 
 def rank_held_out(question: Question, scores: Scores, is_shared: NDArray[np.bool_] | None = None) -> Answer:
@@ -268,15 +271,11 @@ def rank_all(
     answers: list[Answer] = []
     for sides in join_sides(questions, group_bytes):
         found = rank(*sides)
-        answers = [_join(*pair) for pair in zip(answers, found, strict=True)] if answers else list(found)
+        answers = [one.join(other) for one, other in zip(answers, found, strict=True)] if answers else list(found)
         log_progress(on_event, step, len(answers[0].ranks), total, "users")
         if is_enough(*answers):
             break
     return answers
-
-
-def _join(one: Answer, other: Answer) -> Answer:
-    return Answer(np.concatenate((one.ranks, other.ranks)), np.concatenate((one.top, other.top)))
 
 
 def rank_choosing(corpus: Corpus, generation: Generation) -> NDArray[np.float64]:
@@ -355,7 +354,7 @@ def measure_loss(
     if "storage" not in manifest or not num_users:
         return {}
     projection = read_projection(release.path(PROJECTION_FILE)) if "projection" in manifest else None
-    frozen = freeze_items(generation, corpus.count_training_tokens(), threads)
+    frozen = FrozenItems(generation, corpus.count_training_tokens(), threads)
     in_full = score_of(generation, frozen.blocks.counts)
     as_stored = score_of(generation, frozen.blocks.counts, partial(project, projection=projection))
 

@@ -72,14 +72,13 @@ class Inference:
 
 @dataclass(frozen=True)
 class FrozenRelease:
-    """What inference needs of a release. config: that of its training. counts: file of the training tokens of each item,
-    int64[V]. projection: float32[D, k] if the release's vectors were reduced. quantiles: of activity, none if the release
-    has none. token: the pairing token.
+    """What inference needs of a release. counts: file of the training tokens of each item, int64[V]. projection: float32[D, k]
+    if the release's vectors were reduced. quantiles: of activity, none if the release has none. token: the pairing token.
     """
 
     name: str
     generation: Generation
-    config: TrainConfig
+    threads: int
     vocabulary: Path
     counts: Path
     projection: NDArray[np.float32] | None
@@ -89,7 +88,7 @@ class FrozenRelease:
     @cached_property
     def items(self) -> FrozenItems:
         """The item table; read at the first use."""
-        return FrozenItems(self.config, self.generation, np.load(self.counts, allow_pickle=False))
+        return FrozenItems(self.generation, np.load(self.counts, allow_pickle=False), self.threads)
 
     @property
     def vector_size(self) -> int:
@@ -183,14 +182,13 @@ def open_release(root: Root, release: str, folder: Path, settings: TrainConfig, 
     projection = read_projection(exported.path(PROJECTION_FILE)) if "projection" in export else None
     np.save(folder / COUNTS, corpus.count_training_tokens(), allow_pickle=False)
     generation = Generation(folder, stored.manifest)
-    config = replace(generation.config, threads=settings.threads)
     for field in fields(TrainConfig):
-        wanted, used = getattr(settings, field.name), getattr(config, field.name)
-        if wanted not in (used, field.default) and field.name != "commit_seconds":
+        wanted, used = getattr(settings, field.name), getattr(generation.config, field.name)
+        if wanted not in (used, field.default) and field.name not in ("commit_seconds", "threads"):
             log(on_event, f"train.{field.name} is {used}, as in release {release}, not {wanted}")
     quantiles = export.get("activity", {}).get("quantiles", [])
     return FrozenRelease(
-        release, generation, config, vocabulary, folder / COUNTS, projection, quantiles, token_of(export)
+        release, generation, settings.threads, vocabulary, folder / COUNTS, projection, quantiles, token_of(export)
     )
 
 
@@ -297,8 +295,8 @@ def _write(all_users: InferPart, query: Inference, on_event: OnEvent, fan_out: F
     """Infer all users into `query.out`. Raises ResourceError if it cannot be written."""
     folder, release = all_users.path, all_users.release
     places = cut(all_users.corpus.users.tolist(), fan_out.num_parts)
-    config = replace(release.config, threads=fan_out.choose_threads(query.threads))
-    template = replace(all_users, release=replace(release, config=config))  # without the item table of this process
+    threads = fan_out.choose_threads(query.threads)
+    template = replace(all_users, release=replace(release, threads=threads))  # without the item table of this process
     parts = [replace(template, partitions=place, path=folder / f"v{place.start:05d}.parquet") for place in places]
     try:
         with replace_file(query.out) as temporary:

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from scipy.optimize import minimize
-from scipy.stats import rankdata
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
 
 from surf2vec.tasks.release.folder import open_folder
 from surf2vec.tasks.root.run import Root
@@ -175,9 +175,9 @@ def rank_frozen(first: dict[str, Any], last: dict[str, Any]) -> tuple[float, flo
     """AUC on the last release's users of odd numbers: of a ranker of the first release, and of one of the last."""
     old_features, old_labels, old_odd = draw_pairs(first)
     features, labels, odd = draw_pairs(last)
-    frozen = fit(old_features[~old_odd], old_labels[~old_odd])
-    anew = fit(features[~odd], labels[~odd])
-    return auc(features[odd] @ frozen, labels[odd]), auc(features[odd] @ anew, labels[odd])
+    rankers = fit(old_features[~old_odd], old_labels[~old_odd]), fit(features[~odd], labels[~odd])
+    frozen, anew = (float(roc_auc_score(labels[odd], features[odd] @ weights)) for weights in rankers)
+    return frozen, anew
 
 
 def draw_pairs(release: dict[str, Any]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
@@ -197,22 +197,9 @@ def draw_pairs(release: dict[str, Any]) -> tuple[NDArray[np.float64], NDArray[np
 
 
 def fit(features: NDArray[np.float64], labels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Weights of a logistic regression with a small L2."""
-    signs = 2 * labels - 1
-
-    def loss(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        margins = signs * (features @ weights)
-        gradient = -(features.T @ (signs / (1 + np.exp(np.clip(margins, -500, 500))))) / len(labels)
-        return float(np.logaddexp(0, -margins).mean() + L2 * weights @ weights), gradient + 2 * L2 * weights
-
-    return np.asarray(minimize(loss, np.zeros(features.shape[1]), jac=True, method="L-BFGS-B").x)
-
-
-def auc(scores: NDArray[np.float64], labels: NDArray[np.float64]) -> float:
-    """The share of pairs of a positive and a negative in which the positive scores higher."""
-    ranks, positive = rankdata(scores), labels == 1
-    num_positive, num_negative = int(positive.sum()), int((~positive).sum())
-    return float((ranks[positive].sum() - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative))
+    """Weights of a logistic regression: mean loss and L2 times their squares."""
+    model = LogisticRegression(C=1 / (2 * L2 * len(labels)), fit_intercept=False, tol=1e-6, max_iter=1000)
+    return np.asarray(model.fit(features, labels).coef_[0])
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 """Full softmax by hand beside torch's autograd."""
 
 import numpy as np
-import pytest
 import torch
 
-from tests.benchmarks.tree import FullSoftmax, zipf_counts
+from tests.benchmarks.tree import FullSoftmax
 
 ROWS, CLASSES = torch.tensor([2, 0]), torch.tensor([1, 3])
 
@@ -18,10 +17,3 @@ def test_a_step_of_full_softmax_follows_the_gradient() -> None:
     full.step(ROWS, CLASSES, alpha=0.1)
     for found, table in zip((full.users, full.classes), tables, strict=True):
         torch.testing.assert_close(found, (table - 0.1 * table.grad).detach())
-
-
-def test_zipf_counts_fall_and_have_ten_a_class() -> None:
-    counts = zipf_counts(1000)
-    assert (np.diff(counts) <= 0).all()
-    assert counts.min() >= 1
-    assert counts.sum() == pytest.approx(10_000, rel=0.1)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from surf2vec.tasks.training.forecast import zipf_counts
 from surf2vec.trainer.config import config_from_dict
 from surf2vec.trainer.draws import mix_array
 from surf2vec.trainer.model.trees import Tree, balanced_tree, huffman_tree, tree_bytes, two_level_tree
@@ -61,17 +62,11 @@ def measure_trees(data: Path) -> list[dict[str, Any]]:
     """The cases of building, of cost and of loss."""
     torch.set_flush_denormal(True)  # full softmax's tiny probabilities: a hundred times slower without
     torch.set_num_threads(THREADS)
-    counts = zipf_counts(MANY_CLASSES)
+    counts = zipf_counts(MANY_CLASSES, 10 * MANY_CLASSES)
     cases = [time_build(name, build, counts) for name, build in BUILDERS.items()]
     for size in SIZES:
         cases += race_a_token(*size)
     return cases
-
-
-def zipf_counts(num_classes: int) -> NDArray[np.int64]:
-    """Counts that fall with the rank, int64[num_classes], ten a class on average."""
-    shares = 1 / np.arange(1, num_classes + 1)
-    return np.maximum(shares * (10 * num_classes / shares.sum()), 1).astype(np.int64)
 
 
 def time_build(name: str, build: Callable[[NDArray[np.int64]], Tree], counts: NDArray[np.int64]) -> dict[str, Any]:
@@ -95,7 +90,7 @@ def time_build(name: str, build: Callable[[NDArray[np.int64]], Tree], counts: ND
 
 def race_a_token(num_classes: int, num_dims: int, batches: tuple[int, ...], num_tokens: int) -> list[dict[str, Any]]:
     """Two-level and Huffman beside full softmax: seconds a token."""
-    counts = zipf_counts(num_classes)
+    counts = zipf_counts(num_classes, 10 * num_classes)
     lengths = {"two_level": num_tokens, "huffman": 10 * num_tokens}
     trees = {shape: begin_tree_training(counts, num_dims, shape, length) for shape, length in lengths.items()}
     full = FullSoftmax(trees["two_level"].users.vectors[: max(batches)], num_classes)

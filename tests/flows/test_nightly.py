@@ -1,6 +1,5 @@
 """Whole nights: from log files to a registered release, again, killed, and on bad input."""
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from surf2vec.trainer.store.layout import STORE_MANIFEST
 from surf2vec.trainer.system.files import read_json
 from tests.data.corpora import planted_histories
 from tests.flows.test_cli import call, kill_once
-from tests.roots.release_series import bytes_of
+from tests.roots.files import bytes_of
 
 FAST = [
     part
@@ -43,13 +42,9 @@ def run(root: Path, *arguments: str) -> dict[str, Any]:
     return json.loads(result.stdout)
 
 
-def snapshot(root: Path) -> dict[str, str]:
-    """Digest of every file of a root, but for databases and the lock."""
-    return {
-        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(root.rglob("*"))
-        if path.is_file() and path.suffix != ".db" and path.name != ".lock" and "mlflow.db" not in path.name
-    }
+def snapshot(root: Path) -> dict[str, bytes]:
+    """Every file of a root but for databases and locks."""
+    return {name: content for name, content in bytes_of(root).items() if ".db" not in name}
 
 
 def generation(root: Path) -> int:
@@ -110,8 +105,9 @@ def test_a_pull_is_the_export(night: tuple[Path, dict[str, Any]], tmp_path: Path
         "pull", "models:/surf2vec-users@champion", "--out", str(tmp_path / "out"), "--root", str(root), "--json"
     )
     assert pulled.returncode == 0, pulled.stderr
-    assert bytes_of(tmp_path / "out") == bytes_of(Path(result["export_dir"]))
-    assert f"Release {result['release']}: a vector of" in (Path(result["export_dir"]) / "README.md").read_text()
+    exported = bytes_of(Path(result["export_dir"]))
+    assert f"Release {result['release']}: a vector of" in exported.pop("README.md").decode()
+    assert bytes_of(tmp_path / "out") == exported
 
 
 def test_doctor_finds_a_whole_root_whole_and_a_flipped_byte(night: tuple[Path, dict[str, Any]]) -> None:

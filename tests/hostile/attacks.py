@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from surf2vec.tasks.release.folder import open_folder
+from surf2vec.tasks.release.release_reader import unit_rows
 from surf2vec.tasks.release.trail_sums import TrailSums, scale_of
 from surf2vec.tasks.release.url_rules import KnownItems, UrlRules
 from tests.roots.releases import read_items, read_users
@@ -76,13 +78,9 @@ class Release:
         return [row for place, row in enumerate(known) if place == 0 or known[place - 1] != row]
 
 
-def unit(rows: Floats) -> Floats:
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-
-
 def estimate_interests(release: Release, pages: Sequence[Sequence[str]]) -> Floats:
     """The mean of the item vectors of the pages, in the columns of the interest without its bias, float32[n, D1 - 1]."""
-    items = unit(release.items[:, release.interest][:, :-1])
+    items = unit_rows(release.items[:, release.interest][:, :-1])
     return np.stack([items[release.find_items(one)].mean(axis=0) for one in pages])
 
 
@@ -95,8 +93,8 @@ def score_by_nearest_trail(release: Release, pages: Sequence[Sequence[str]]) -> 
 
 def score_by_nearest_interest(release: Release, pages: Sequence[Sequence[str]]) -> Floats:
     """Membership: the greatest cosine of the estimated interest with that of a user of the release, float32[n]."""
-    there = unit(release.users[:, release.interest][:, :-1])
-    return np.max(unit(estimate_interests(release, pages)) @ there.T, axis=1)
+    there = unit_rows(release.users[:, release.interest][:, :-1])
+    return np.max(unit_rows(estimate_interests(release, pages)) @ there.T, axis=1)
 
 
 def score_by_loss(release: Release, pages: Sequence[Sequence[str]]) -> Floats:
@@ -107,9 +105,7 @@ def score_by_loss(release: Release, pages: Sequence[Sequence[str]]) -> Floats:
         rows = release.find_items(one)
         histories = [[release.urls[row] for row in rows[:end]] for end in range(1, len(rows))]
         logits = release.sum_trails(histories) @ items.T
-        top = logits.max(axis=1, keepdims=True)
-        total = top[:, 0] + np.log(np.exp(logits - top).sum(axis=1))
-        scores.append(float(np.mean(logits[np.arange(len(histories)), rows[1:]] - total)))
+        scores.append(float(np.mean(logits[np.arange(len(histories)), rows[1:]] - logsumexp(logits, axis=1))))
     return np.array(scores, np.float32)
 
 
@@ -194,7 +190,7 @@ def link_users(one: Release, other: Release) -> NDArray[np.intp]:
         ),
     ):
         turn = rotation(rows[mine], targets[theirs])
-        similarity += unit(center(a @ turn)) @ unit(center(b)).T
+        similarity += unit_rows(center(a @ turn)) @ unit_rows(center(b)).T
     return np.argmax(similarity, axis=1)
 
 

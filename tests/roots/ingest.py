@@ -1,7 +1,6 @@
 """Small logs, a root that takes them in, and what is in it afterwards."""
 
 import gzip
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from surf2vec.tasks.ingest.sql_logs import Days
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.system.files import read_json
+from tests.roots.files import bytes_of
 
 MEMORY_BYTES = 500_000_000
 HEADER = "user_id,url,ts"
@@ -80,5 +80,4 @@ def read_rejects(root: Path, folder: str = "rejects") -> list[tuple[str, int, st
 
 def snapshot(root: Path) -> dict[str, bytes]:
     """Every byte of what was ingested: sources.json and events/."""
-    files: Sequence[Path] = [root / "sources.json", *(root / "events").rglob("*.parquet")]
-    return {str(path.relative_to(root)): path.read_bytes() for path in files if path.exists()}
+    return bytes_of(root, "sources.json", "events")

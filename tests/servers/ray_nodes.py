@@ -4,7 +4,6 @@ import os
 import re
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from surf2vec.infra.services import find_port
 
 MARK = "SURF2VEC_TEST_CLUSTER"
 RAY = str(Path(sys.executable).with_name("ray"))
@@ -55,13 +56,13 @@ def open_cluster() -> Iterator[Cluster]:
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32))
         env = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), MARK: mark}
-        port = find_port()
+        port = find_port(None)
         head = (
             "--head",
             f"--port={port}",
             f"--temp-dir={name}",
             "--include-dashboard=false",
-            f"--ray-client-server-port={find_port()}",
+            f"--ray-client-server-port={find_port(None)}",
         )
         try:
             told = start_node(env, *head, *NODE)
@@ -96,12 +97,6 @@ def end(cluster: Cluster) -> None:
         psutil.wait_procs(left, timeout=1)
         time.sleep(0.1)
     raise AssertionError(f"{len(cluster.processes())} processes of the cluster are still there")
-
-
-def find_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        return listener.getsockname()[1]
 
 
 def tell_command(process: psutil.Process) -> list[str]:

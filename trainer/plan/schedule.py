@@ -3,7 +3,6 @@
 All is computed from the loop's position: the number of finished places (for one worker, micro-partitions).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,11 +31,6 @@ def user_order(seed: int, epoch: int, hashes: NDArray[np.uint64]) -> NDArray[np.
         keys = draws(user_keys(seed, epoch, hashes), np.array([counter(0, ORDER, 0)], dtype=np.uint64))
         return np.argsort(keys, kind="stable")
     return order.view(np.int64)
-
-
-def place_offsets(places: Sequence[NDArray[np.int64]], tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the raw tokens before each place of an epoch, int64[places + 1]; `tokens[p]`: of micro-partition p."""
-    return np.concatenate(([0], np.cumsum([tokens[partitions].sum() for partitions in places]))).astype(np.int64)
 
 
 def learning_rates(
@@ -85,6 +79,6 @@ def step_at(position: int, num_places: int, chunk_places: int, num_blocks: int) 
 
 
 def tokens_before(step: ScheduleStep, offsets: NDArray[np.int64], num_blocks: int) -> float:
-    """Return the raw tokens before a step in its epoch, if blocks have equal shares; offsets: as of `place_offsets`."""
+    """Return the raw tokens before a step in its epoch, if blocks have equal shares; offsets: those before each place."""
     start, stop, at_place = (int(offsets[place]) for place in (step.chunk.start, step.chunk.stop, step.place))
     return start + (step.turn * (stop - start) + at_place - start) / num_blocks

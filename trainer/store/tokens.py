@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.store.images import read_pages
@@ -81,7 +81,7 @@ def gather_spans(
     return offsets, tokens[np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])]
 
 
-def to_offsets(lengths: NDArray[Any]) -> NDArray[np.int64]:
+def to_offsets(lengths: ArrayLike) -> NDArray[np.int64]:
     """Return where each of n runs of these lengths begins, and the end of the last: int64[n+1]."""
     return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
 

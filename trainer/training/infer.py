@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.draws import epoch_key
 from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.events import OnEvent, ignore_event, log_progress
@@ -48,12 +47,12 @@ class FrozenItems:
     """A trained item table with at most one block in memory, and the settings and tables to fit users to it."""
 
     def __init__(
-        self, config: TrainConfig, generation: Generation, counts: NDArray[np.int64], items: Items | None = None
+        self, generation: Generation, counts: NDArray[np.int64], threads: int, items: Items | None = None
     ) -> None:
         """counts int64[V]: how often training saw each item in an epoch; items: the only block, if it is in memory."""
-        self.config, self.generation = config, generation
+        self.config, self.generation = replace(generation.config, threads=threads), generation
         self.recency: float = generation.manifest["recency"]
-        self.blocks = ItemBlocks(config, counts, generation.num_blocks)
+        self.blocks = ItemBlocks(self.config, counts, generation.num_blocks)
         self._admitted = None if items is None else (0, items, self.blocks.targets(0))
 
     @property
@@ -69,13 +68,6 @@ class FrozenItems:
             items = self.generation.read_item_block(block, self.blocks.num_shared_rows)
             self._admitted = block, items, self.blocks.targets(block)
         return self._admitted[1:]
-
-
-def freeze_items(
-    generation: Generation, counts: NDArray[np.int64], threads: int, items: Items | None = None
-) -> FrozenItems:
-    """Return the item table of a generation, with its settings; arguments as for FrozenItems."""
-    return FrozenItems(replace(generation.config, threads=threads), generation, counts, items)
 
 
 def infer_vectors(
@@ -189,7 +181,7 @@ def refit_held_out(
         if not generation.config.interest_size:  # trails are summed up when they are read
             return _next_writer(generation).commit(generation.manifest | values | {"stage": "refitted"})
         counts = corpus.count_training_tokens()
-        _check_room(job, corpus, generation, freeze_items(generation, counts, job.config.threads))
+        _check_room(job, corpus, generation, FrozenItems(generation, counts, job.config.threads))
         writer = _next_writer(generation)
         with tempfile.TemporaryDirectory(TEMPORARY_SUFFIX, ".refit.", job.store_dir) as folder:
             np.save(Path(folder) / COUNTS, counts, allow_pickle=False)
@@ -216,7 +208,7 @@ class RefitPart:
 def refit_part(part: RefitPart, on_event: OnEvent) -> list[tuple[str, int, dict[str, Any]]]:
     """Fit the held-out users of a part. Returns kind, number and manifest entry of each written file."""
     corpus, begin = part.corpus, part.begin
-    frozen = freeze_items(part.generation, np.load(part.counts, allow_pickle=False), part.threads)
+    frozen = FrozenItems(part.generation, np.load(part.counts, allow_pickle=False), part.threads)
     writer = _next_writer(part.generation)
     first = (lambda key: begin(*key)) if begin else None
 

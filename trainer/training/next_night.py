@@ -38,7 +38,7 @@ from surf2vec.trainer.store.layout import (
 from surf2vec.trainer.store.tokens import Corpus, Histories, matching_partitions
 from surf2vec.trainer.store.writer import Writer, lock_store
 from surf2vec.trainer.system.memory import PAGE_BYTES
-from surf2vec.trainer.training.infer import freeze_items, infer_parts, take_histories
+from surf2vec.trainer.training.infer import FrozenItems, infer_parts, take_histories
 from surf2vec.trainer.training.job import Job, describe_training, effective_recency, find_generation, identity
 
 FULL_FILE_SHARE = 4
@@ -116,7 +116,7 @@ def start_night(
         return image
 
     def fit_users(generation: Generation, image: Image) -> Callable[[int, Histories], Rows]:
-        frozen = freeze_items(generation, corpus.count_training_tokens(), config.threads, items_of(image.arrays))
+        frozen = FrozenItems(generation, corpus.count_training_tokens(), config.threads, items_of(image.arrays))
 
         def fit(partition: int, histories: Histories) -> Rows:
             seen = take_histories(histories, np.arange(histories.num_users), histories.ends)

@@ -15,13 +15,12 @@ from surf2vec.trainer.plan.schedule import (
     ScheduleStep,
     learning_rates,
     partition_order,
-    place_offsets,
     step_at,
     tokens_before,
     user_order,
 )
 from surf2vec.trainer.plan.sharing import Share, count_exchanges, cut_users, ring_block
-from surf2vec.trainer.store.tokens import Corpus, Histories
+from surf2vec.trainer.store.tokens import Corpus, Histories, to_offsets
 from surf2vec.trainer.training.curve import Sample, Targets, draw_sample
 from surf2vec.trainer.training.item_blocks import ItemBlocks
 from surf2vec.trainer.training.slots import Resident
@@ -177,4 +176,4 @@ class Schedule:
 def _places(share: Share, seed: int, epoch: int) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
     """Return a worker's micro-partitions at each place of an epoch, and the tokens before each place."""
     places = share.places(partition_order(seed, epoch, len(share.tokens)))
-    return places, place_offsets(places, share.tokens)
+    return places, to_offsets([share.tokens[partitions].sum() for partitions in places])

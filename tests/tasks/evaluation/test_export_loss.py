@@ -13,7 +13,7 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.store.generation import Generation, open_generation
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
-from surf2vec.trainer.training.infer import freeze_items, infer_vectors, refit_held_out
+from surf2vec.trainer.training.infer import FrozenItems, infer_vectors, refit_held_out
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
 from surf2vec.trainer.training.vectors import BothParts, join_parts, read_item_vectors
@@ -63,7 +63,7 @@ def test_the_loss_is_that_of_ranking_by_the_projected_vectors(trained: Trained, 
     assert measured["export_hit_at_10_loss"] > 0.05  # four topics do not go into one number
     corpus, generation, _ = trained
     projection = read_projection(tmp_path / "r1" / "projection.npy")
-    frozen = freeze_items(generation, corpus.count_training_tokens(), 1)
+    frozen = FrozenItems(generation, corpus.count_training_tokens(), 1)
     items, hits = read_item_vectors(generation), []
     for partition, (question, _) in enumerate(questions(corpus, BothParts(generation, corpus))):
         histories = corpus.read(partition)

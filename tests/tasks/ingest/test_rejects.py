@@ -30,13 +30,6 @@ def test_rejects_of_what_was_taken_in_and_of_what_was_refused(tmp_path: Path) ->
     assert [(row["source"], row["line"]) for row in found["rejects"]] == [(str(a), 3), (str(a), 4), (str(b), 2)]
 
 
-def test_a_first_delivery_that_was_refused(tmp_path: Path) -> None:
-    log = write_log(tmp_path / "a.csv", "u,/a,then")
-    with pytest.raises(RejectedError):
-        take_in(tmp_path / "root", log)
-    assert list_rejects(Root(tmp_path / "root"), most=20)["num_rejected"] == 1
-
-
 @pytest.mark.parametrize(
     ("time", "mend"),
     [

@@ -33,7 +33,7 @@ from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.store.writer import pin_generation
 from surf2vec.trainer.system.files import read_json, write_json
-from surf2vec.trainer.training.infer import freeze_items
+from surf2vec.trainer.training.infer import FrozenItems
 from surf2vec.trainer.training.infer import infer_vectors as fit_vectors
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
@@ -97,7 +97,7 @@ def expected(root: Root, user: str, pages: Sequence[int]) -> np.ndarray:
     tokens = np.array([place[page] for page in pages], np.int32)
     offsets = np.array([0, len(tokens)])
     counts = open_corpus(root.corpus(generation.manifest["window_id"])).count_training_tokens()
-    frozen = freeze_items(generation, counts, TRAIN.threads)
+    frozen = FrozenItems(generation, counts, TRAIN.threads)
     return fit_vectors(frozen, tokens, offsets, np.array([user_hash(user)], np.uint64)).vectors[0]
 
 

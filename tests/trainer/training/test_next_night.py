@@ -14,7 +14,7 @@ from surf2vec.trainer.store.layout import read_rows
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
 from surf2vec.trainer.store.writer import open_pinned, pin_generation
 from surf2vec.trainer.system.files import describe_file, read_json, write_json
-from surf2vec.trainer.training.infer import freeze_items, infer_vectors, refit_held_out
+from surf2vec.trainer.training.infer import FrozenItems, infer_vectors, refit_held_out
 from surf2vec.trainer.training.job import Job, LearningSchedule
 from surf2vec.trainer.training.loop import train
 from surf2vec.trainer.training.next_night import KNOWN_SQUARES, PriorVectors, fold_night, start_full_night, start_night
@@ -141,7 +141,7 @@ def test_the_changed_begin_fitted_to_the_items(tmp_path: Path, base: Generation)
     job, corpus = write_night(tmp_path)
     start_night(job, corpus, base, NO_NEW_ITEMS, 1.0)
     begun, first = read_tables(job.store_dir), open_generation(job.store_dir)
-    frozen = freeze_items(first, corpus.count_training_tokens(), 1)
+    frozen = FrozenItems(first, corpus.count_training_tokens(), 1)
     for partition in range(PARTITIONS):
         histories = corpus.read(partition)
         fitted = infer_vectors(frozen, np.asarray(histories.tokens), histories.offsets, histories.hashes)
