@@ -25,13 +25,13 @@ from prefect.events.actions import CancelFlowRun, ChangeFlowRunState, SendNotifi
 from prefect.events.schemas.automations import EventTrigger, Posture
 
 from surf2vec.infra import CODE, POOL
+from surf2vec.infra.watcher import NO_SLOT, OURS, RUN_FAILED
 from surf2vec.tasks.night.reporter import CHAMPION_OLD, GATE_HELD, PUSH_FAILED
 from surf2vec.trainer.errors import ConfigError, ResourceError, SurfError
 
 PREFECT_FILE = "infra/prefect.yaml"
 BLOCK = "surf2vec-alarms"
 ENDED = {f"prefect.flow-run.{name}" for name in ("Completed", "Failed", "Crashed", "Cancelled", "TimedOut")}
-OURS = {"prefect.resource.id": "prefect.tag.surf2vec", "prefect.resource.role": "tag"}
 RUN = "{{ labels['prefect.resource.name'] }}"
 RUN_ID = "{{ labels['prefect.resource.id'] }}"
 
@@ -70,7 +70,8 @@ def list_automations(webhook: UUID | None, patience: Patience = Patience()) -> l
     add("long runs are cancelled", running, CancelFlowRun(), *too_long)
     if not webhook:
         return automations
-    failed = ENDED - {"prefect.flow-run.Completed", "prefect.flow-run.Cancelled"}
+    failed = ENDED - {"prefect.flow-run.Completed", "prefect.flow-run.Cancelled"} | {RUN_FAILED}
+    page = "{{ flow_run|ui_url }}"
     at_once = {"posture": Posture.Reactive, "threshold": 1, "within": timedelta(0)}
     add(
         "alarm: a run failed",
@@ -78,12 +79,16 @@ def list_automations(webhook: UUID | None, patience: Patience = Patience()) -> l
         *call(
             "run_failed",
             "{{ flow_run.name }} of {{ deployment.name }} is {{ flow_run.state.name }}",
-            link="{{ flow_run|ui_url }}",
+            link=page,
         ),
     )
-    started = ENDED | {f"prefect.flow-run.{name}" for name in ("Pending", "Running", "AwaitingConcurrencySlot")}
+    started = ENDED | {"prefect.flow-run.Running"}
     late = _absent({"prefect.flow-run.Late"}, started, patience.late_seconds)
     add("alarm: a run did not start", late, *call("not_started", f"{RUN} was due and did not start"))
+    no_slot = call(
+        "no_slot", "{{ flow_run.name }} of {{ deployment.name }} waits for a slot that no run has", link=page
+    )
+    add("alarm: no slot", EventTrigger(expect={NO_SLOT}, match_related=OURS), *no_slot)
     held = call("gate_held", "release {{ event.payload.release }} was held back by {{ event.payload.held_by }}")
     add("alarm: the gate held", EventTrigger(expect={GATE_HELD}), *held)
     old = call("champion_old", "{{ event.payload.release }} serves and is {{ event.payload.age_days }} days old")

@@ -1,8 +1,9 @@
 """The stack on one machine, without containers: `python -m surf2vec.infra.stack FOLDER`, ended by Ctrl-C or SIGTERM.
 
 It runs PostgreSQL (Debian's binaries, a cluster of its own), a Prefect server and an MLflow server that store their data in it,
-both with basic authentication, and a worker that runs the deployments. Artifacts are in a folder or on S3. All state is in
-FOLDER. All servers listen on 127.0.0.1 by default. Clients read FOLDER/client.env: `set -a; . FOLDER/client.env; set +a`.
+both with basic authentication, a worker that runs the deployments, and a watcher of their runs. Artifacts are in a folder or on
+S3. All state is in FOLDER. All servers listen on 127.0.0.1 by default. Clients read FOLDER/client.env:
+`set -a; . FOLDER/client.env; set +a`.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from surf2vec.infra import CODE, POOL
+from surf2vec.infra import CODE, PATIENCE_SECONDS, POOL
 from surf2vec.infra.orphans import end_orphans, marks
 from surf2vec.infra.passwords import open_passwords
 from surf2vec.infra.services import Service, find_port, find_postgres, is_ready, make_cluster, make_databases, responds
@@ -38,8 +39,14 @@ QUIET = {
 class Stack:
     """The servers of one folder. `artifacts` is a folder or s3://bucket/prefix; None: a folder in `folder`."""
 
-    def __init__(self, folder: Path, host: str = "127.0.0.1", artifacts: str | None = None) -> None:
-        self.folder, self.host = folder.resolve(), host
+    def __init__(
+        self,
+        folder: Path,
+        host: str = "127.0.0.1",
+        artifacts: str | None = None,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        self.folder, self.host, self.patience_seconds = folder.resolve(), host, patience_seconds
         self.artifacts = artifacts or str(self.folder / "artifacts")
         self.services: dict[str, Service] = {}
         self.binaries, self.cluster = find_postgres(), self.folder / "postgres"
@@ -80,7 +87,8 @@ class Stack:
                 service.wait()
             variables = (f"{name}={shlex.quote(value)}\n" for name, value in self.client_environment.items())
             write_secret(self.folder / "client.env", "".join(variables).encode())
-            self._start_worker().wait()
+            for service in (self._start_worker(), self._start_watcher()):
+                service.wait()
             yield self
         finally:
             for service in reversed(self.services.values()):
@@ -135,17 +143,20 @@ class Stack:
         return self._start("mlflow", argv, is_up, environment | QUIET, folder=CODE)
 
     def _start_worker(self) -> Service:
-        log = self.folder / "logs" / "worker.log"
+        command = f"prefect worker start --pool {POOL} --type process --name native"
+        return self._start_client("worker", command, b"started!", stops_children=True)
+
+    def _start_watcher(self) -> Service:
+        command = f"surf2vec.infra.watcher --patience-seconds {self.patience_seconds:g}"
+        return self._start_client("watcher", command, b"watching")
+
+    def _start_client(self, name: str, command: str, started: bytes, **how: Any) -> Service:
+        """Start a client of both servers, which is up once its log says so."""
+        log = self.folder / "logs" / f"{name}.log"
         before = log.stat().st_size if log.exists() else 0
-        argv = [sys.executable, "-m", *f"prefect worker start --pool {POOL} --type process --name native".split()]
-        return self._start(
-            "worker",
-            argv,
-            lambda: b"started!" in log.read_bytes()[before:],
-            self.client_environment | QUIET,
-            stops_children=True,
-            folder=CODE,
-        )
+        argv = [sys.executable, "-m", *command.split()]
+        environment = self.client_environment | QUIET
+        return self._start(name, argv, lambda: started in log.read_bytes()[before:], environment, folder=CODE, **how)
 
 
 def main() -> int:

@@ -12,6 +12,7 @@ RUNBOOK = (TESTS.parent / "docs" / "runbook.md").read_text(encoding="utf-8")
 ALARMS = {
     "run_failed": "infra/test_outages.py::test_a_run_whose_cause_is_mended_is_retried",
     "not_started": "infra/test_outages.py::test_a_run_that_did_not_start_begins_once_there_is_a_worker_its_pool_and_its_queue",
+    "no_slot": "infra/test_restarts.py::test_a_slot_that_no_run_has_raises_an_alarm_and_is_freed",
     "too_long": "infra/test_outages.py::test_a_run_that_took_too_long_commits_and_resumes",
     "gate_held": "flows/test_gate.py::test_a_night_half_delivered_is_held_back_until_a_person_lets_it_through",
     "champion_old": "flows/test_watch.py::test_after_a_rollback_the_champion_is_old_until_the_next_night",
@@ -38,6 +39,9 @@ OTHERS = {
     "`missing_days`": "flows/test_error_advice.py::test_a_day_that_never_comes_holds_every_night_until_a_person_promotes_one",
     "Only the process of the run": "infra/test_stack.py::test_a_night_that_was_killed_goes_on_even_while_mlflow_is_away",
     "Worker and run together": "infra/test_stack.py::test_runs_that_died_or_did_not_start_are_told_and_none_is_lost",
+    "Killed before a run began": "infra/test_restarts.py::test_a_run_whose_worker_died_at_pending_ends_and_the_next_begins",
+    "The machine restarted": "infra/test_restarts.py::test_after_a_reboot_the_next_nights_run_and_a_person_knows",
+    "* The Prefect server": "infra/test_restarts.py::test_a_night_keeps_its_slot_while_the_server_restarts",
     "* MLflow or S3": "infra/test_stack.py::test_a_night_outlasts_s3",
     "`ingest.layouts`": "tasks/ingest/test_access_lines.py::test_a_pattern_of_ones_own",
     "pass the log to `run` again": "tasks/test_damage.py::test_giving_the_log_again_repairs_altered_events",

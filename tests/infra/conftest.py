@@ -45,7 +45,8 @@ def stack(_environment: None) -> Iterator[Stack]:
     """The native stack with an S3 server; its folder is one that PostgreSQL's account may enter."""
     folder = Path(tempfile.mkdtemp(prefix="surf2vec-stack-", dir="/tmp"))
     folder.chmod(0o711)
-    made = Stack(folder, artifacts=f"s3://{BUCKET}/artifacts")
+    # The watcher leaves the runs to these tests, which retry as a person does; test_restarts.py has its own.
+    made = Stack(folder, artifacts=f"s3://{BUCKET}/artifacts", patience_seconds=3600)
     port = find_port(None)
     os.environ |= {
         "MLFLOW_S3_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_DEFAULT_REGION": "us-east-1",

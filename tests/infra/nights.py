@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,11 +54,14 @@ class Nights:
         if name == "s3":
             make_bucket()
 
-    def start(self, deployment: str, queue: str | None = None, **parameters: Any) -> "FlowRun":
-        """A run of the deployment with these parameters instead of its own."""
+    def start(self, deployment: str, queue: str | None = None, command: str = "", **parameters: Any) -> "FlowRun":
+        """A run of the deployment with these parameters instead of its own; its process is that of the command."""
         with self.client as client:
             there = client.read_deployment_by_name(deployment)
-            return client.create_flow_run_from_deployment(there.id, parameters=parameters, work_queue_name=queue)
+            job = {"command": command} if command else None
+            return client.create_flow_run_from_deployment(
+                there.id, parameters=parameters, work_queue_name=queue, job_variables=job
+            )
 
     def start_night(self, root: Path, logs: Path, deployment: str = "nightly", **train: Any) -> "FlowRun":
         """A run of `nightly` or `retrain` on these logs, registered at the stack's MLflow."""
@@ -132,6 +136,16 @@ class Nights:
     def kill(self, run: "FlowRun") -> None:
         """kill -9 of the process in which the flow runs."""
         os.kill(self.find_processes(run)[-1].pid, signal.SIGKILL)
+
+    def kill_services(self, *names: str) -> None:
+        """kill -9 of the servers and of all that they began, as when the machine loses power."""
+        services = [self.stack.services[name] for name in names]
+        first = [psutil.Process(service.process.pid) for service in services if service.process]
+        for process in [*(below for one in first for below in one.children(recursive=True)), *first]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        for service in services:
+            service.stop()
 
     def remove(self, run: "FlowRun") -> None:
         """End the run and forget it, so that its slot is free."""

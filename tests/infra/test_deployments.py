@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 import yaml
 
-from surf2vec.infra.stack import CODE
+from surf2vec.infra import CODE, PATIENCE_SECONDS
 from surf2vec.trainer.errors import SurfError
 from tests.infra.listener import SECRET_PATH, Listener
 
@@ -28,7 +28,9 @@ def test_a_deployment_fits_its_flow(name: str) -> None:
 
 @pytest.mark.parametrize("name", DEPLOYMENTS)
 def test_runs_queue_and_none_is_lost(name: str) -> None:
-    assert DEPLOYMENTS[name]["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
+    limit = DEPLOYMENTS[name]["concurrency_limit"]
+    assert (limit["limit"], limit["collision_strategy"]) == (1, "ENQUEUE")
+    assert limit["grace_period_seconds"] > PATIENCE_SECONDS  # else a run that is ended frees the slot of another
     assert "surf2vec" in DEPLOYMENTS[name]["tags"]
     assert DEPLOYMENTS[name]["work_pool"]["job_variables"]["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"] == "30"
 
@@ -50,6 +52,15 @@ def test_without_a_webhook_runs_are_ended_and_nobody_is_called() -> None:
     assert not any(isinstance(action, SendNotification) for one in made for action in one.actions)
     assert all(one.trigger.posture == Posture.Proactive for one in made)  # type: ignore[union-attr]
     assert made[0].trigger.within.total_seconds() == 90  # type: ignore[union-attr]
+
+
+def test_a_run_has_started_once_it_runs() -> None:
+    """Not once a worker took it, which may die, nor while it waits for a slot, which may never be free."""
+    from surf2vec.infra.deploy import list_automations
+
+    [late] = [one for one in list_automations(uuid4()) if one.name == "surf2vec: alarm: a run did not start"]
+    names = {"Running", "Completed", "Failed", "Crashed", "Cancelled", "TimedOut"}
+    assert late.trigger.expect == {f"prefect.flow-run.{name}" for name in names}  # type: ignore[union-attr]
 
 
 def test_every_alarm_is_a_json_message_of_its_own() -> None:
@@ -83,6 +94,7 @@ def test_every_alarm_is_a_json_message_of_its_own() -> None:
         "too_long",
         "run_failed",
         "not_started",
+        "no_slot",
         "gate_held",
         "champion_old",
         "push_failed",
