@@ -106,7 +106,7 @@ def nightly(
         logs: Globs of log files. Omit to use only logs that were read before.
         since: First UTC day of the window; by default as config.window_days says, or all.
         until: Last UTC day of the window; by default that of the newest event.
-        config: All settings, in the order of the night. None given: the defaults.
+        config: All settings, by section. None given: the defaults.
         full: Train all users, and continue from no release.
     """
     confine_queries()

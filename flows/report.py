@@ -20,7 +20,7 @@ from prefect.runtime import flow_run
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.night.reporter import Reporter, percent
 from surf2vec.tasks.registry.releases import add_serving
-from surf2vec.tasks.report.cards import list_night, name_night
+from surf2vec.tasks.report.cards import list_held, list_night, name_night
 from surf2vec.tasks.root.records import RegisterStep
 from surf2vec.tasks.root.run import Run
 from surf2vec.tasks.root.wording import as_markdown, shown
@@ -90,5 +90,5 @@ def describe_night(run: Run, publish: PublishConfig) -> str:
     place, _, view = (page or "").partition("?")
     links = [f"[The run in MLflow]({page})", f"[The report]({place}/artifacts/report.html?{view})"] if page else []
     links += [f"The report as a file: {as_markdown(report)}", f"MLflow: {as_markdown(registered.tracking_uri)}"]
-    lines = [*list_night(record, "Items", "Time"), *(f"* {link}" for link in links)]
+    lines = [*list_held(record), *list_night(record, "Items", "Time"), *(f"* {link}" for link in links)]
     return f"# {as_markdown(name_night(record))}\n\n" + "\n".join(lines)

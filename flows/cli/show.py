@@ -53,10 +53,11 @@ def show_nights(result: dict[str, Any]) -> None:
     """Print one row per night, then the days without a night and the reason."""
     from surf2vec.tasks.report.nights import sum_seconds  # its charts take a second to import
 
-    rows, skipped = [], []
+    rows, skipped, made = [], [], {night["day"] for night in result["nights"] if "release" in night}
     for night in result["nights"]:
         if "skipped" in night:
-            skipped.append(f"{night['day']}  no night: {night['skipped']}")
+            no_night = "" if night["day"] in made else "no night: "
+            skipped.append(f"{night['day']}  {no_night}{night['skipped']}")
             continue
         if held_by := night["gate"]["held_by"]:
             skipped.append(f"{night['day']}  version {night['model_version']} held by {', '.join(held_by)}")

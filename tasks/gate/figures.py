@@ -20,7 +20,7 @@ from surf2vec.tasks.corpus.window import Window
 from surf2vec.tasks.evaluation.comparison import find_users, match_items, match_unchanged
 from surf2vec.tasks.evaluation.measures import TOP, hits, reciprocals
 from surf2vec.tasks.export.vector_files import interests_of, read_vectors
-from surf2vec.tasks.gate.rules import Judgement, Rule, compare, make_table
+from surf2vec.tasks.gate.rules import NO_CHAMPION, Judgement, Rule, compare, make_table
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, ReleaseFolder, open_folder
 from surf2vec.tasks.release.release_reader import compared_columns, decode_vectors
 from surf2vec.tasks.root.records import Comparison, Steps, read_run_record
@@ -138,7 +138,8 @@ def judge_release(case: Case) -> dict[str, Any]:
     figures = _arrivals(case) | {"norm_outliers": float((norms > NORM_MULTIPLE * float(np.median(norms))).mean())}
     if case.champion is not None:
         figures |= {"own_hit_at_10": _own_hits(case)} | _quality(case) | _vectors(case, tonight)
-    judgements, held_by = _judge(case, figures)
+    judgements, broken = _judge(case, figures)
+    held_by = broken if case.champion is not None else []
     metrics = {f"gate_{name}": judgement.value for name, judgement in judgements.items() if judgement.value is not None}
     return {
         "passes": not held_by,
@@ -165,15 +166,15 @@ def foresee(case: Case) -> dict[str, Any]:
 
 
 def _judge(case: Case, figures: Figures) -> tuple[dict[str, Judgement], list[str]]:
-    """Return the judgement of each rule, and the names of the rules that hold the release."""
+    """Return the judgement of each rule, and the names of the rules that hold the release, or would if it were not the first."""
     judgements = {}
-    missing = "it is known after the training" if case.champion else "there is no champion"
+    missing = "it is known after the training" if case.champion else NO_CHAMPION
     for rule in list_rules(case.gate):
         figure = figures.get(rule.name, missing)
         if isinstance(figure, str):
             figure = Judgement(rule, None, reason=figure)
         judgements[rule.name] = figure if isinstance(figure, Judgement) else Judgement(rule, figure)
-    return judgements, [name for name, one in judgements.items() if one.holds_back and case.champion is not None]
+    return judgements, [name for name, one in judgements.items() if one.holds_back]
 
 
 def list_rules(gate: GateConfig) -> list[Rule]:

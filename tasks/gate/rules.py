@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 RESAMPLES = 1000
+NO_CHAMPION = "there is no champion"
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,10 @@ def compare(rule: Rule, challenger: NDArray[np.float64], champion: NDArray[np.fl
 def make_table(judgements: Sequence[Judgement], is_first: bool = False) -> list[dict[str, str]]:
     """Return the table of the gate: rule, figure, limit, and the verdict.
 
-    The first release always serves: its broken rules get the verdict "would hold".
+    The first release always serves: its broken rules get the verdict "would hold", and those that need a champion are one row.
     """
     held = "would hold" if is_first else "held"
-    return [
+    rows = [
         {
             "rule": judgement.rule.description,
             "tonight": _show_figure(judgement),
@@ -79,7 +80,12 @@ def make_table(judgements: Sequence[Judgement], is_first: bool = False) -> list[
             "verdict": _give_verdict(judgement, held),
         }
         for judgement in judgements
+        if judgement.reason != NO_CHAMPION
     ]
+    if num_left := len(judgements) - len(rows):
+        verdict = f"not checked: {NO_CHAMPION}"
+        rows.append({"rule": f"the other {num_left} rules", "tonight": "", "limit": "", "verdict": verdict})
+    return rows
 
 
 def _show_figure(judgement: Judgement) -> str:

@@ -10,7 +10,7 @@ from surf2vec.tasks.night.runs import find_run, list_gone
 from surf2vec.tasks.registry.faults import is_served
 from surf2vec.tasks.registry.releases import add_serving
 from surf2vec.tasks.report.measured import list_train_metrics
-from surf2vec.tasks.report.tables import STEPS, list_facts, list_losses, list_notes
+from surf2vec.tasks.report.tables import STEPS, explain_held, list_facts, list_losses, list_notes
 from surf2vec.tasks.root import records
 from surf2vec.tasks.root.identity import find_record_uri
 from surf2vec.tasks.root.run import Run
@@ -96,7 +96,7 @@ def summarize(run: Run, publish: PublishConfig) -> dict[str, Any]:
         "tokens": corpus.num_tokens,
         "facts": list_facts(record),
         "funnel": list_losses(record),
-        "notes": list_notes(record),
+        "notes": [*list_notes(record), *explain_held(record)],
         "night": {
             "kind": settled.kind,
             "base": record.base.release if record.base else None,

@@ -5,6 +5,7 @@ need it import this folder late.
 """
 
 import glob
+import json
 import logging
 import os
 import re
@@ -18,6 +19,7 @@ from typing import Any
 
 from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.root.identity import ROOT_TAG
+from surf2vec.tasks.root.records import CorpusStep
 from surf2vec.tasks.root.wording import shown
 from surf2vec.trainer.errors import DamageError, ResourceError, SurfError, UnavailableError
 from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, lock, make_folder, read_json, replace_file, sync_path
@@ -39,8 +41,8 @@ with warnings.catch_warnings():
     import mlflow.pyfunc
     import mlflow.store.db.utils
     from mlflow import MlflowClient
+    from mlflow.entities import Dataset, DatasetInput, InputTag, Param
     from mlflow.entities import Metric as Metric  # exported: only this folder imports mlflow
-    from mlflow.entities import Param
     from mlflow.exceptions import MlflowException
     from mlflow.tracking.context.registry import resolve_tags
     from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME, MLFLOW_RUN_NOTE, MLFLOW_USER
@@ -275,6 +277,14 @@ def log_run(
             client.log_dict(mlflow_run_id, value, name)
         if status:
             client.set_terminated(mlflow_run_id, status)
+
+
+def log_corpus(tracking_uri: str, mlflow_run_id: str, folder: Path, corpus: CorpusStep) -> None:
+    """Log the corpus of a run as its dataset. Its digest is the corpus's id, which is a digest of events and settings."""
+    profile = corpus.model_dump_json(include={"num_users", "num_items", "num_tokens", "since", "until"})
+    dataset = Dataset("corpus", folder.name, "local", json.dumps({"uri": folder.absolute().as_uri()}), profile=profile)
+    with connect(tracking_uri) as client:
+        client.log_inputs(mlflow_run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
 
 
 def read_document(tracking_uri: str, experiment: str, run_id: str, name: str) -> dict[str, Any]:

@@ -65,8 +65,7 @@ def publish_release(
     tags = {"release": manifest["release"], "space_id": manifest["space_id"], ROOT_TAG: root_id}
     tags |= {mlflow_runs.NAME_TAG: name_night(record)}
     place = (uri, artifacts_folder(root, uri), is_own_registry(root, publish), publish.experiment)
-    params = flatten(record.config)
-    mlflow_run = mlflow_runs.open_run(*place, record.run_id, tags, params, _started_ms(record))
+    mlflow_run = mlflow_runs.open_run(*place, record.run_id, tags, flatten(record.config), _started_ms(record))
 
     def is_ours(one: Version) -> bool:
         """Return whether a version is this release, registered by this root, and not a copy of another version."""
@@ -91,6 +90,7 @@ def publish_release(
         temporary.write_text(f"# {name_night(record)}\n\n{card}\n", encoding="utf-8")
     files = [export_dir / EXPORT_MANIFEST] + ([report_path] if report_path and report_path.exists() else [])
     documents, note = {"run.json": mask_values(record.to_json())}, "\n".join(list_night(ended))
+    mlflow_runs.log_corpus(uri, mlflow_run, root.corpus(manifest["created_from"]["window_id"]), record.steps.corpus)
     mlflow_runs.log_run(uri, mlflow_run, list_metrics(record), files, documents, note, "FINISHED")
     return ended.steps.registered
 

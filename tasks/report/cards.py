@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from surf2vec.tasks.report.tables import list_facts
+from surf2vec.tasks.report.tables import explain_held, list_facts
 from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.wording import as_markdown, format_bytes
 
@@ -25,6 +25,16 @@ def list_night(record: RunRecord, *more: str) -> list[str]:
     return [f"* **{name}** {as_markdown(', '.join(filter(None, facts[name])))}" for name in names]
 
 
+def list_held(record: RunRecord) -> list[str]:
+    """Returns why a release is held and what can follow, as Markdown; empty if it is not held."""
+    lines = explain_held(record)
+    return (
+        ["**Held by the gate: the champion keeps serving.**", "", *(f"* {as_markdown(one)}" for one in lines), ""]
+        if lines
+        else []
+    )
+
+
 def model_card(model_name: str) -> str:
     """Returns the description of a registered model: what holds for all its versions. A paragraph is one line, as MLflow breaks
     lines wherever the text does.
@@ -44,6 +54,7 @@ def version_card(record: RunRecord, manifest: dict[str, Any], size_bytes: int, e
         else f"everything trained: {record.full_because or 'as requested'}"
     )
     lines = [
+        *list_held(record),
         f"Release {manifest['release']}: a vector of {manifest['vector_size']} dimensions for each of "
         f"{manifest['num_users']:,} users and for {manifest['num_items']:,} items, {format_bytes(size_bytes)}. They are {place}.",
         "",

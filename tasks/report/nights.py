@@ -35,7 +35,7 @@ def describe_night(record: RunRecord, aliases: Mapping[int, str]) -> Night:
     steps = record.steps if record.steps.registered else record.steps.replace(*record.gone_steps.ended().values())
     day = steps.corpus.until or record.created_at[:10]
     night: Night = {"day": day, "run_id": record.run_id}
-    if steps.unchanged:
+    if steps.unchanged and not steps.registered:  # else it served, before its users were forgotten
         return night | {"skipped": f"nothing to do: no user's pages changed since release {steps.unchanged.release}"}
     if not (steps.export and steps.gate and steps.registered):
         ended = ", ".join(steps.ended()) or "nothing"

@@ -13,6 +13,7 @@ from surf2vec.tasks.report.pictures import draw_items, draw_training
 from surf2vec.tasks.report.tables import (
     describe_status,
     describe_verdict,
+    explain_held,
     list_facts,
     list_losses,
     list_notes,
@@ -57,6 +58,7 @@ def render_report(record: RunRecord, export_dir: Path | None) -> str:
         record=record,
         status=describe_status(record),
         verdict=describe_verdict(record),
+        held=explain_held(record),
         facts=list_facts(record),
         losses=list_losses(record),
         notes=list_notes(record),

@@ -6,6 +6,7 @@ step, leaves a gap or a dash, never an error: a failed run needs its report most
 
 import math
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 from surf2vec.tasks.report.measured import list_train_metrics
@@ -119,6 +120,20 @@ def describe_gate(gate: GateStep) -> str:
         return f"Held by {held_by}: the champion keeps serving."
     unchecked = sum(row["verdict"].startswith("not checked") for row in table)
     return f"Passed {len(table) - unchecked} rules; {unchecked} not checked." if table else ""
+
+
+def explain_held(record: RunRecord) -> list[str]:
+    """Returns which rules hold a release, by how much, and the two commands that can follow; empty if it is not held."""
+    gate, number = record.steps.gate, record.steps.registered.model_version
+    if not gate.is_held:
+        return []
+    root = Path(record.steps.export.export_dir or "ROOT/export/RELEASE").parents[1]
+    broken = [row | {"by": row["verdict"].removeprefix("held: ")} for row in gate.table if row["verdict"][:4] == "held"]
+    return [
+        *("{rule}: {tonight}, limit {limit}, {by}".format_map(row) for row in broken),
+        f'If it is right all the same: surf2vec promote{f" {number}" if number else ""} --override "WHY" --root {root}',
+        f"If logs were missing or wrong, deliver them again, then: surf2vec run --logs 'LOGS' --root {root}",
+    ]
 
 
 def describe_verdict(record: RunRecord) -> dict[str, str]:

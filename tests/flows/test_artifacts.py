@@ -166,6 +166,19 @@ def test_what_a_person_reads_in_prefect_makes_no_links_tables_or_html(tmp_path: 
     assert told.count(r"\\x1b\[31m\|\[click\]\(http://evil.example\)\\n\# &lt;b&gt;") == 2
 
 
+def test_a_held_night_begins_with_the_rule_that_held_it(tmp_path: Path) -> None:
+    from surf2vec.flows.report import describe_night
+
+    row = {"rule": "users", "tonight": "68.9 %", "limit": ">= 80.0 %", "verdict": "held: 11.1 % past the limit"}
+    gate = {"passes": False, "verdict": "held", "held_by": ["users"], "table": [row]}
+    run = Run(Root(tmp_path), "r1")
+    run.update(steps={"gate": gate, "register": {"model_name": "m", "model_version": 7, "tracking_uri": "x"}})
+    lines = describe_night(run, PublishConfig()).splitlines()
+    assert lines[2] == "**Held by the gate: the champion keeps serving.**"
+    assert lines[4] == "* users: 68.9 %, limit &gt;= 80.0 %, 11.1 % past the limit"
+    assert "surf2vec promote 7 --override" in lines[5]
+
+
 def test_links_to_mlflow_open_its_view_of_model_training(tmp_path: Path) -> None:
     from surf2vec.flows.report import describe_night
 

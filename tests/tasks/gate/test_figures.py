@@ -9,7 +9,7 @@ import pytest
 
 from surf2vec.tasks.config import GateConfig
 from surf2vec.tasks.corpus.window import Window
-from surf2vec.tasks.gate.figures import Case, judge_release, open_case
+from surf2vec.tasks.gate.figures import Case, foresee, judge_release, open_case
 from surf2vec.tasks.ingest.sources import EventsFile
 from surf2vec.tasks.root.records import CorpusStep, EvaluateStep, GateStep, SettleStep, Steps
 from surf2vec.tasks.root.run import Root, Run
@@ -93,9 +93,11 @@ def test_the_first_release_serves_whatever_it_breaks(tmp_path: Path) -> None:
     assert (judged["passes"], judged["verdict"], judged["held_by"]) == (True, "first", [])
     unchecked = [row["verdict"] for row in judged["table"] if row["verdict"].startswith("not checked")]
     assert len(unchecked) == len(judged["table"]) - 1  # but the lengths of the vectors
-    assert set(unchecked) == {"not checked: there is no champion", "not checked: events bear no dates"}
+    assert unchecked == ["not checked: events bear no dates", "not checked: there is no champion"]
+    assert judged["table"][-1]["rule"] == "the other 12 rules"
     judged = judge(run, champion=None, days=STEADY | {NEWEST: 500})
     assert (judged["passes"], verdicts(judged, "events of the")) == (True, ["would hold: 10.0 % past the limit"])
+    assert foresee(Case(run, GateConfig(), None, False, STEADY | {NEWEST: 500}, {}))["at_risk"] == ["newest_day_events"]
 
 
 @pytest.mark.parametrize(("found", "held_by"), [(0.5, ["hit_at_10", "mrr_at_20"]), (0.99, []), (1.5, [])])

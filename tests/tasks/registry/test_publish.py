@@ -138,6 +138,8 @@ def test_the_run_has_params_curves_metrics_and_files(published: tuple[Root, Regi
     loss = client.get_metric_history(run.info.run_id, "train/loss")
     assert [(point.step, point.value) for point in loss] == [(500, 2.0), (1000, 1.5)]
     assert len(client.get_metric_history(run.info.run_id, "train/heldout_loss")) == 1
+    [used] = run.inputs.dataset_inputs
+    assert (used.dataset.name, used.dataset.digest, used.tags[0].value) == ("corpus", "window-r1", "training")
     names = {file.path for file in client.list_artifacts(run.info.run_id)}
     assert names == {"manifest.json", "report.html", "run.json"}
 

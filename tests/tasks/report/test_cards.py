@@ -70,6 +70,16 @@ def test_a_version_has_its_figures_window_origin_privacy_and_gate() -> None:
     assert "without the users forgotten since release r0" in referenced
 
 
+def test_a_held_version_begins_with_the_rule_and_what_can_follow() -> None:
+    lines = version_card(record(), MANIFEST, 1).splitlines()
+    assert lines[0] == "**Held by the gate: the champion keeps serving.**"
+    assert lines[2].startswith("* users, in % of all: 68.9 %, limit &gt;= 80.0 %, 11.1 % past ")
+    assert 'surf2vec promote --override "WHY" --root ROOT' in lines[3]
+    assert "surf2vec run --logs" in lines[4]
+    passed = RECORD["steps"] | {"gate": {"passes": True, "verdict": "passed"}}
+    assert version_card(record(steps=passed), MANIFEST, 1).startswith("Release 3af29a720ada")
+
+
 def test_a_version_names_the_level_of_its_privacy() -> None:
     for made, words in (
         ({}, "noise 0, trails left out, activity left out; pages of"),

@@ -58,6 +58,8 @@ def test_a_night_whose_release_was_removed_keeps_its_figures(tmp_path: Path) -> 
     night = describe_night(run.record(), {})
     run.forget_steps()
     assert describe_night(run.record(), {}) == night
+    run.record_steps(UnchangedStep(release="r0"))  # the same command again, after its users were forgotten
+    assert describe_night(run.record(), {}) == night
 
 
 def test_nights_are_listed_by_day_and_their_page_links_the_reports(tmp_path: Path) -> None:

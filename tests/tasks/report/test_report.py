@@ -273,8 +273,12 @@ def test_a_release_that_was_held_says_so_and_why() -> None:
     row = {"rule": "newest day", "tonight": "50.0 %", "limit": ">= 60.0 %", "verdict": "held: 10.0 % past the limit"}
     record = changed("gate", passes=False, verdict="held", held_by=["newest_day_events"], table=[row])
     record["steps"]["register"]["alias"] = "challenger"
-    text = Page(draw(record, None)).text
+    html = draw(record, None)
+    text, first_screen = Page(html).text, Page(html.partition("<main>")[0] + "</body></html>").text
     assert "Held by the gate; registered as challenger, version 3" in text
+    assert "newest day: 50.0 %, limit >= 60.0 %, 10.0 % past the limit" in first_screen
+    assert 'surf2vec promote 3 --override "WHY" --root /root' in first_screen
+    assert "surf2vec run --logs 'LOGS' --root /root" in first_screen
     assert "Held by newest_day_events: the champion keeps serving." in text
     assert "held 10.0 % past the limit" in text
     record["steps"]["gate"]["overridden"] = "the shop was closed"
