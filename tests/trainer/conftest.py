@@ -46,6 +46,9 @@ def poison_tensors(monkeypatch: pytest.MonkeyPatch, torch: Any) -> None:
 
     def make_tensor(*arguments: Any, **named: Any) -> Any:
         tensor = empty(*arguments, **named)
-        return tensor.fill_(float("nan") if tensor.is_floating_point() else -1)
+        tensor.fill_(float("nan") if tensor.is_floating_point() else -1)
+        if tensor.is_cuda:  # the engine's streams do not wait for the one that fills it
+            torch.cuda.current_stream(tensor.device).synchronize()
+        return tensor
 
     monkeypatch.setattr(torch, "empty", make_tensor)

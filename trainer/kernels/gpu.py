@@ -19,11 +19,11 @@ import numpy as np
 import torch
 import triton
 
-from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.config import TRAIL_BIAS, TrainConfig
 from surf2vec.trainer.errors import ConfigError, ResourceError
 from surf2vec.trainer.kernels.device import DeviceRecord, copy_back, make_scratch, on_device
-from surf2vec.trainer.kernels.programs import list_targets, list_users, round_user, score_trail_token
-from surf2vec.trainer.kernels.signature import TRAIL_TILE_USERS, Pass, backward_of, trail_values
+from surf2vec.trainer.kernels.programs import list_targets, list_users, round_user
+from surf2vec.trainer.kernels.signature import LEAST_LAG, TRAIL_TILE_USERS, Pass, backward_of, trail_values
 from surf2vec.trainer.kernels.tile_program import train_stream
 from surf2vec.trainer.model.objectives import TrailTables
 from surf2vec.trainer.model.rows import Items, Rows, TrailItems
@@ -31,7 +31,7 @@ from surf2vec.trainer.model.rows import Items, Rows, TrailItems
 MAX_TILE_VALUES = 16_384
 """Values that a program holds of a tile's users: 8 warps of 32 threads with 64 values each."""
 TILE_VALUES_PER_THREAD, TRAIL_VALUES_PER_THREAD = 16, 32
-KEEP_CHUNK, TRAIL_CHUNK, LIST_CHUNK, SCORES_CHUNK = 64, 32, 128, 16
+KEEP_CHUNK, TRAIL_CHUNK, LIST_CHUNK, SCORED_VALUES = 64, 32, 128, 2**21
 PRECISION = "tf32"
 """Of the factors in a tile's products: 11 bits on tensor cores, and sums of 24 bits. Before sm_80 all have 24."""
 WIDE_ATOMICS = 90
@@ -150,20 +150,20 @@ def _launch(
 
 
 def score_trail(
-    trail: DeviceRecord,
-    work: DeviceRecord,
-    sample: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    scores: torch.Tensor,
+    trail: DeviceRecord, work: DeviceRecord, sample: tuple[torch.Tensor, ...], scores: torch.Tensor
 ) -> None:
     """Write the scores of a sample's tokens, as of `TrailSlot.draw`, to scores float32[S, 1 + K], without waiting."""
-    starts, places, rows = sample
-    num_tokens, num_rows = rows.shape
-    if num_tokens:
-        score_trail_token[(num_tokens,)](
-            trail.outputs.vectors, trail.inputs.vectors, trail.lags.vectors, work.tokens,
-            starts, places, rows, scores,
-            D=trail.outputs.vectors.shape[1], N=num_rows, W=work.config.trail_window, CHUNK=SCORES_CHUNK, num_warps=1,
-        )  # fmt: skip
+    lag_W = torch.arange(work.config.trail_window, device=scores.device)
+    weight_W = trail.lags.vectors[: len(lag_W), 0].clamp(min=LEAST_LAG)
+    num_at_once = max(1, SCORED_VALUES // (scores.shape[1] * trail.outputs.vectors.shape[1]))
+    for starts, places, rows, found in zip(*(one.split(num_at_once) for one in (*sample, scores)), strict=False):
+        at_SW = places[:, None] - 1 - lag_W
+        pages_SW = work.tokens[at_SW.clamp(min=0)].long()
+        weights_SW = weight_W * ((at_SW >= starts[:, None]) & (pages_SW != rows[:, :1]))
+        sums_SD = (weights_SW[:, :, None] * trail.inputs.vectors[pages_SW]).sum(1)
+        sums_SD /= weights_SW.square().sum(1, keepdim=True).clamp(min=1e-12).sqrt().sqrt()
+        sums_SD[:, -1] = TRAIL_BIAS
+        torch.sum(trail.outputs.vectors[rows] * sums_SD[:, None], dim=2, out=found[: len(rows)])
 
 
 def round_users(users: DeviceRecord, halves: torch.Tensor, work: DeviceRecord, scratch: DeviceRecord) -> None:

@@ -1,5 +1,5 @@
-"""Draws as Triton compiles them, and the small programs: they list a user's targets and a stream's users, round a user's vector,
-and score the trail for the curve.
+"""Draws as Triton compiles them, and the small programs: they list a user's targets and a stream's users, and round a user's
+vector.
 
 Shapes: D dims, K negatives. Arrays in a program are padded to powers of two, the rest masked.
 """
@@ -8,14 +8,11 @@ import triton
 import triton.language as tl
 
 from surf2vec.trainer import draws
-from surf2vec.trainer.config import TRAIL_BIAS
-from surf2vec.trainer.kernels.signature import LEAST_LAG
 
 _GAMMA, _MIX_1, _MIX_2 = tl.constexpr(draws.GAMMA), tl.constexpr(draws.MIX_1), tl.constexpr(draws.MIX_2)
 _SUBSAMPLE, _ROUND, _WINDOW = tl.constexpr(draws.SUBSAMPLE), tl.constexpr(draws.ROUND), tl.constexpr(draws.WINDOW)
 _DRAW_BITS, _PURPOSE_BITS = tl.constexpr(draws.DRAW_BITS), tl.constexpr(draws.PURPOSE_BITS)
 _LOW_32 = tl.constexpr(2**32 - 1)
-_BIAS, _LEAST_LAG = tl.constexpr(TRAIL_BIAS), tl.constexpr(LEAST_LAG)
 
 
 @triton.jit
@@ -122,29 +119,3 @@ def round_user(numbers, keys, halves, D: tl.constexpr):
     shifts_D = ((d & 3) * 16).to(tl.uint64)
     noise_D = (_draw(key, (d >> 2).to(tl.uint64), _ROUND, tl.full(d.shape, 0, tl.uint64)) >> shifts_D) & 0xFFFF
     tl.store(halves + user * D + d, ((bits_D + noise_D) >> 16).to(tl.int16), mask=d < D)
-
-
-@triton.jit
-def score_trail_token(
-    outputs, inputs, lags, tokens, starts, places, rows, scores,
-    D: tl.constexpr, N: tl.constexpr, W: tl.constexpr, CHUNK: tl.constexpr,
-):  # fmt: skip
-    """Write the scores of N rows, the first of which is the token's own, by the pages before the token."""
-    first, d = rows + tl.program_id(0).to(tl.int64) * N, _lanes(D)
-    start = tl.load(starts + tl.program_id(0))
-    length = (tl.load(places + tl.program_id(0)) - start).to(tl.int32)
-    item = tl.load(first).to(tl.int32)
-    h_D, square = d * 0.0, 0.0
-    for lag in range(tl.minimum(length, W)):
-        page = tl.load(tokens + start + length - 1 - lag)
-        weight = tl.where(page == item, 0.0, tl.maximum(tl.load(lags + lag, cache_modifier=".cg"), _LEAST_LAG))
-        h_D += weight * tl.load(inputs + page.to(tl.int64) * D + d, mask=d < D, other=0.0, cache_modifier=".cg")
-        square += weight * weight
-    h_D = tl.where(d == D - 1, _BIAS, h_D / tl.sqrt(tl.sqrt(tl.maximum(square, 1e-12))))
-    for chunk in range(0, N, CHUNK):
-        n = chunk + tl.arange(0, CHUNK)
-        row_N = tl.load(first + n, mask=n < N, other=0)
-        has_ND = (n < N)[:, None] & (d < D)[None, :]
-        v_ND = tl.load(outputs + row_N[:, None] * D + d[None, :], mask=has_ND, other=0.0, cache_modifier=".cg")
-        at_N = scores + tl.program_id(0).to(tl.int64) * N + n
-        tl.store(at_N, tl.sum(v_ND * h_D[None, :], axis=1), mask=n < N)

@@ -16,6 +16,7 @@ On a CPU (Triton's interpreter) the same steps run one after the other (trainer/
 import threading
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -158,11 +159,10 @@ class DeviceEngine(Engine):
         if self._staged is None or self._staged.partition_pass is not partition_pass:
             yield from self._finish_but(0)
             self.stage(partition_pass)
-        partition_pass.resident.copied_back = (
-            threading.Event()
-        )  # only now: an earlier pass over it has set the last one
+        partition_pass.resident.copied_back = threading.Event()  # only now: an earlier pass has set the last one
         assert self._staged is not None, "no pass over a micro-partition was staged on the device"
         running, self._staged = self._staged, None
+        self._running.append(running)
         running.waited_seconds = self.record.stall_seconds + self.record.commit_stall_seconds - self._idle_seconds
         work = running.work(self.sampling)
         self.compute.after(running.copied_in)
@@ -172,7 +172,6 @@ class DeviceEngine(Engine):
         self.out.after(running.ended)
         self.out.run(lambda: running.buffers.copy_out(partition_pass.resident.rows))
         running.copied_out = self.out.mark()
-        self._running.append(running)
         if not self.trails:  # on the host, while the device trains
             self.train_parts(partition_pass, partition_pass.work)
         yield from self._finish_but(1)
@@ -181,11 +180,12 @@ class DeviceEngine(Engine):
         yield from self._finish_but(0)
 
     def close(self) -> None:
-        """Wait for the copies in progress, which need their memory, then release it."""
+        """Wait for the copies in progress, which need their memory, then release it. A card that failed copies nothing."""
         for running in self._running:
             running.partition_pass.resident.release()
-        for stream in (self.into, self.compute, self.out):
-            stream.mark().wait()
+        with suppress(RuntimeError):
+            for stream in (self.into, self.compute, self.out):
+                stream.mark().wait()
         self.pinned.release()
 
     def _launch(self, running: DevicePass, work: DeviceRecord) -> None:

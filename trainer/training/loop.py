@@ -14,6 +14,7 @@ from surf2vec.trainer.errors import ConfigError, SurfError
 from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
 from surf2vec.trainer.gensim.warm_start import apply_warm_start
 from surf2vec.trainer.kernels import Kernel, pick_kernel
+from surf2vec.trainer.kernels.failures import explain_failures
 from surf2vec.trainer.plan.schedule import ScheduleStep
 from surf2vec.trainer.store.generation import next_generation, open_generation
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
@@ -30,7 +31,7 @@ from surf2vec.trainer.system.signals import stop_on_sigterm
 from surf2vec.trainer.training.curve import MAX_POINTS, Targets
 from surf2vec.trainer.training.engine import Engine, FinishedPass
 from surf2vec.trainer.training.item_blocks import ItemBlocks
-from surf2vec.trainer.training.job import Job, choose_parts, describe_training, effective_recency
+from surf2vec.trainer.training.job import Job, choose_parts, describe_training, effective_recency, find_generation
 from surf2vec.trainer.training.preparation import TrainingState, divide_work, find_state, prepare_resume, warm_up
 from surf2vec.trainer.training.record import Record
 from surf2vec.trainer.training.redivide import join_item_blocks
@@ -91,7 +92,7 @@ def train_on(
     """Train the remaining epochs. Returns the record, and the seconds of compiling. Frees the memory of training."""
     training = prepare(job, corpus, state, workers, on_event)
     try:
-        with stop_on_sigterm(stop) as stop:
+        with stop_on_sigterm(stop) as stop, explain_failures(training.describe_work, part="CUDA"):
             training.run(stop)
     finally:
         training.close()
@@ -209,6 +210,14 @@ class Training:
                 )
         self.slots.wait_for_commit()
         self.team.note_loads()  # includes the bytes of the last commit
+
+    def describe_work(self) -> str:
+        """Return in words what is trained, and what is committed."""
+        programs = "the interest or the trail" if self.schedule.plan.trail_on_device else "the interest"
+        done = f"{self.record.position} of {self.schedule.num_positions} micro-partitions"
+        generation = find_generation(self.job.store_dir, self.identity)
+        committed = f"generation {generation.generation}" if generation else "nothing"
+        return f"{programs} or a copy after {done}, with {committed} committed"
 
     def close(self) -> None:
         """Stop work in progress, and the threads. Uncommitted results are lost."""

@@ -130,7 +130,7 @@ def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_even
 def try_kernel(kernel: Kernel, config: TrainConfig) -> None:
     """Train one made-up user with a GPU kernel. Raises ResourceError, with a remedy, when it fails or ends with no numbers."""
     users, items, trail, tables, work = _make_up_work(config, length=8)
-    with explain_failures():
+    with explain_failures(lambda: "one made-up user"):
         kernel.train_users(users, items, work)
         if config.trail_size and kernel.gpu and fits_trail_program(config):
             kernel.gpu.train_trail(trail, work, tables, config.trail_backward)

@@ -1,7 +1,10 @@
 """What a GPU, its driver or Triton refuse at the trial is told in words, and nothing is trained."""
 
+import dataclasses
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,8 +17,9 @@ from surf2vec.trainer import __main__ as trainer_alone
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, ResourceError
 from surf2vec.trainer.kernels import Kernel
+from surf2vec.trainer.kernels.device import Event, Stream
 from surf2vec.trainer.kernels.failures import explain_failures
-from surf2vec.trainer.training import loop
+from surf2vec.trainer.training import device_engine, loop
 from surf2vec.trainer.training.preparation import try_kernel, warm_up
 from tests.data.corpora import planted_histories, write_corpus
 from tests.trainer.kernels.test_gpu import gpu, triton
@@ -60,7 +64,7 @@ def test_a_failure_at_the_trial_says_what_failed_and_what_to_do(failure: str) ->
 
 
 def test_our_own_errors_stay_as_they_are() -> None:
-    with pytest.raises(ConfigError, match="train.dm"), explain_failures():
+    with pytest.raises(ConfigError, match="train.dm"), explain_failures(str):
         raise ConfigError("train.dm")
 
 
@@ -103,6 +107,51 @@ def test_the_trainer_refuses_to_start(
     assert words in told.err
     assert told.out == ""
     assert not (tmp_path / "store" / "MANIFEST.json").exists()
+
+
+def test_an_error_that_comes_late_names_what_ran_and_what_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """CUDA reports it at any later call, and at each one from then on. The CPU resumes from the commit."""
+    corpus, store, settings = (tmp_path / name for name in ("corpus", "store", "settings.json"))
+    write_corpus(corpus, planted_histories(num_users=16), partitions=4)
+    settings.write_text('{"parts": "interest", "vector_size": 4, "negative": 2, "commit_seconds": 0, "epochs": 2}')
+    words = ["trainer", "--corpus", str(corpus), "--store", str(store), "--config", str(settings), "--resume"]
+
+    message, launched = "CUDA error: an illegal memory access was encountered\nSearch for it", []
+
+    def launch(*_: Any) -> None:
+        launched.append(store)
+        if len(launched) > 1:  # the first micro-partition is being committed
+            ends = time.monotonic() + 60
+            while not (store / "MANIFEST.json").exists() and time.monotonic() < ends:
+                time.sleep(0.01)
+            raise torch.AcceleratorError(message)
+
+    class FailingStream(Stream):
+        def mark(self) -> Event:
+            if len(launched) > 1:
+                raise torch.AcceleratorError(message)
+            return super().mark()
+
+    monkeypatch.setattr(device_engine, "Stream", FailingStream)
+    monkeypatch.setattr(trainer_alone, "install_handlers", lambda: None)
+    kernel = dataclasses.replace(kernel_of(launch), train_users=lambda *_: 0)
+    monkeypatch.setattr(loop, "pick_kernel", lambda *_: kernel)
+    monkeypatch.setattr(sys, "argv", [*words, "--device", "cuda"])
+    assert trainer_alone.main() == ResourceError.exit_code
+    said = capsys.readouterr().err
+    for part in (
+        r"^error: the GPU kernel failed on the interest or a copy after 1 of 8 micro-partitions, with generation 1 committed "
+        r"\(AcceleratorError: CUDA error: an illegal memory access was encountered\)",
+        "CUDA_LAUNCH_BLOCKING=1.*; or train on the CPU$",
+    ):  # fmt: skip
+        assert re.search(part, said, re.MULTILINE), (part, said)
+    assert "Traceback" not in said
+    monkeypatch.setattr(loop, "pick_kernel", lambda *_: Kernel("cpu", "a test's", lambda *_: 0))
+    monkeypatch.setattr(sys, "argv", words)
+    assert trainer_alone.main() == 0
+    assert "resuming a stopped training" in capsys.readouterr().err
 
 
 def test_a_card_that_torch_does_not_see_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
