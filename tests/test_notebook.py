@@ -1,12 +1,11 @@
 """The notebook runs as it stands, and ends with a plot."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.servers.python import run_python
 
 NOTEBOOK = Path(__file__).parents[1] / "docs" / "quickstart.ipynb"
 EXECUTE = """
@@ -24,10 +23,7 @@ def test_it_is_kept_without_outputs() -> None:
 
 @pytest.mark.slow
 def test_it_runs_and_ends_with_a_plot(tmp_path: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(NOTEBOOK.parents[1])}
-    command = [sys.executable, "-c", EXECUTE, str(NOTEBOOK)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_python("-c", EXECUTE, str(NOTEBOOK), cwd=tmp_path)
     cells = [
         cell for cell in json.loads((tmp_path / "executed.ipynb").read_text())["cells"] if cell["cell_type"] == "code"
     ]

@@ -1,11 +1,8 @@
 """Which tests `make quick` runs: none that imports a heavy package or starts a process."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.quick import ROOT
+from tests.servers.python import run_python
 
 TESTS = {
     "test_some.py": """
@@ -22,8 +19,6 @@ def test_what_needs_more_is_skipped_directly_or_through_our_modules(tmp_path: Pa
     folder.mkdir()
     for name, text in TESTS.items():
         (folder / name).write_text(text.replace("\n        ", "\n"))
-    command = [sys.executable, "-m", "tests.quick", "--rootdir", str(folder), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed, 3 skipped" in done.stdout
-    assert "no heavy package was imported" in done.stdout
+    printed = run_python("-m", "tests.quick", "--rootdir", str(folder), str(folder))
+    assert "1 passed, 3 skipped" in printed
+    assert "no heavy package was imported" in printed

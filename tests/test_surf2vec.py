@@ -2,10 +2,7 @@
 
 import inspect
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +21,7 @@ from tests.roots.ingest import write_log
 from tests.roots.serving import make_served
 from tests.roots.trail_releases import make_trail_root
 from tests.roots.training import MEMORY_BYTES
+from tests.servers.python import run_python
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 
@@ -121,8 +119,5 @@ shown.with_columns(clicked=pl.int_range(pl.len()) % 2).write_parquet("shown.parq
 assert len(rows) == len(shown)
 print(json.dumps(release.infer(events)["user_id"].to_list()))
 """
-    environment = os.environ | {"PYTHONPATH": str(PAGE.parents[1])}
-    command = [sys.executable, "-c", code + infer + ranker + check]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == ["new"]
+    printed = run_python("-c", code + infer + ranker + check, cwd=tmp_path)
+    assert json.loads(printed.splitlines()[-1]) == ["new"]

@@ -12,18 +12,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 
-from surf2vec.tasks.config import PublishConfig
-from surf2vec.tasks.root.run import open_root
 from tests.faults.power_loss import registry
 from tests.faults.power_loss.commands import prepare_repartition, read_push, read_repartition
 from tests.faults.power_loss.trial import describe_difference, in_process
-from tests.faults.power_loss.worlds import logs_of, run_ingest_one
+from tests.faults.power_loss.worlds import logs_of
 
 HERE = Path(__file__).parents[2]
 PATIENCE_SECONDS = 600
@@ -56,16 +55,12 @@ def set_all(settings: list[str]) -> list[str]:
     return [part for setting in settings for part in ("--set", setting)]
 
 
-def prepare_push(world: Path) -> None:
-    """A release was pushed, and another serves by now."""
-    from tests.roots.nights import FIRST, PASSED, make_night
-
-    publish = PublishConfig(keep_releases=3)
-    root = open_root(world / "root")
-    run_ingest_one(world)
-    make_night(root, "r1", FIRST, publish)
+def run_push(world: Path) -> None:
     subprocess.run(command_line("push", world), env=environment(world), check=True, capture_output=True)
-    make_night(root, "r2", PASSED, publish)
+
+
+prepare_push = partial(registry.make_nights, gates=("FIRST", "PASSED"), between=run_push)
+"""A release was pushed, and another serves by now."""
 
 
 def prepare_backfill(world: Path) -> None:

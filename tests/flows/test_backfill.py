@@ -30,16 +30,13 @@ FAST = [
 
 def write_days(folder: Path, days: tuple[int, ...]) -> Path:
     """A log a day; everybody opens two pages of their topic on each."""
-    for user, items in planted_histories(120, length=20).items():
-        for n, day in enumerate(days):
-            path = folder / f"d{day}.csv"
-            if not path.exists():
-                write_log(path)
-            with open(path, "a") as file:
-                file.writelines(
-                    f"{user},/page/{item},2026-01-{day:02d}T00:00:{k:02d}Z\n"
-                    for k, item in enumerate(items[2 * n : 2 * n + 2] or items[:2])
-                )
+    for n, day in enumerate(days):
+        lines = [
+            f"{user},/page/{item},2026-01-{day:02d}T00:00:{k:02d}Z"
+            for user, items in planted_histories(120, length=20).items()
+            for k, item in enumerate(items[2 * n : 2 * n + 2] or items[:2])
+        ]
+        write_log(folder / f"d{day}.csv", *lines)
     return folder
 
 

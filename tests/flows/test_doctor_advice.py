@@ -22,7 +22,9 @@ from surf2vec.trainer.errors import DamageError, ResourceError
 from surf2vec.trainer.events import ignore_event
 from tests.data.corpora import planted_histories
 from tests.flows.test_gate import LENIENT
-from tests.flows.test_night_after_night import FAST, write_day
+from tests.flows.test_night_after_night import FAST
+from tests.roots.ingest import write_day
+from tests.tasks.upkeep.test_gc import put_back
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]
 HISTORIES = planted_histories(80)
@@ -65,17 +67,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Root:
 
 @pytest.fixture
 def root(made: Root) -> Root:
-    reset(made)
+    put_back(made, made.path.with_name("backup"))
+    (made.path.parent / "logs" / "day-03.csv").unlink(missing_ok=True)
     return made
-
-
-def reset(root: Root) -> None:
-    """The root as it was made. MLflow keeps its database open, so that one is written over."""
-    for path in root.path.iterdir():
-        if path.name != "mlflow.db":
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    shutil.copytree(root.path.with_name("backup"), root.path, dirs_exist_ok=True)
-    (root.path.parent / "logs" / "day-03.csv").unlink(missing_ok=True)
 
 
 def releases(root: Root) -> tuple[str, str]:

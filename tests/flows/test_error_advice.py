@@ -11,7 +11,7 @@ from surf2vec.tasks.registry.promotion import promote
 from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.root.run import Root, Run
 from tests.flows.test_doctor_advice import HISTORIES, deliver, run
-from tests.flows.test_night_after_night import write_day
+from tests.roots.ingest import write_day
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]
 

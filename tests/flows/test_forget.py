@@ -86,9 +86,8 @@ def test_users_of_a_real_log_are_forgotten_though_it_is_killed(data_dir: Path, t
     assert surf2vec("doctor", "--root", root)["damage"] == 0
     num_events = len(read_events(Path(root)))
 
-    late = tmp_path / "late.csv"
     rows = [f"{user},/late,2020-01-01T00:00:00Z" for user in (*going, "a newcomer")]
-    late.write_text("\n".join(["user_id,url,ts", *rows]) + "\n")
+    late = write_log(tmp_path / "late.csv", *rows)
     night = surf2vec("run", "--root", root, "--logs", str(late), *SETTINGS, "--set", "gate.missing_days=3000")
     assert night["events"] == 1
     assert len(read_events(Path(root))) == num_events + 1

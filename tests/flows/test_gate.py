@@ -23,6 +23,7 @@ from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.store.writer import open_pinned
 from surf2vec.trainer.system.files import read_json
 from tests.flows.test_cli import COMMAND
+from tests.roots.ingest import write_log
 
 pytestmark = pytest.mark.filterwarnings("default")  # Prefect's and MLflow's own
 SETTINGS = ["train.epochs=10", "train.vector_size=16", "train.threads=1", "train.alpha=0.1", "publish.keep_releases=1"]
@@ -38,7 +39,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for day in range(1, NUM_DAYS + 1):
         users = range(NUM_USERS if day < NUM_DAYS else NUM_USERS // 2)
         lines = [f"u{user},/page/{4 * rng.integers(0, 15) + user % 4},2026-06-{day:02}T10:00:00Z" for user in users]
-        (folder / f"day-{day}.csv").write_text("\n".join(["user_id,url,ts", *lines]) + "\n")
+        write_log(folder / f"day-{day}.csv", *lines)
     return folder
 
 

@@ -11,23 +11,13 @@ from surf2vec.operations import doctor
 from surf2vec.tasks.night.config import load_config
 from surf2vec.tasks.night.night import make_night
 from tests.data.corpora import planted_histories
+from tests.roots.ingest import write_day, write_log
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]  # Prefect's and MLflow's own warnings
 FAST = [
     "train.epochs=10", "train.vector_size=16", "train.threads=1", "train.negative=5", "ingest.min_item_users=1",
     "ingest.min_item_events=1", "window_days=9", "gate.newest_day_events=0", "gate.hit_at_10_drop=0.1",
 ]  # fmt: skip
-
-
-def write_day(folder: Path, day: int, histories: dict[str, list[int]]) -> None:
-    """The visits of a day of January 2026 as a CSV."""
-    lines = ["user_id,url,ts"]
-    for user, items in histories.items():
-        lines += [
-            f"{user},https://a.org/s{item % 4}/{item},2026-01-{day:02d}T00:{n:02d}:00Z" for n, item in enumerate(items)
-        ]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"day-{day:02d}.csv").write_text("\n".join(lines) + "\n")
 
 
 def first_days(folder: Path) -> dict[str, list[int]]:
@@ -85,7 +75,7 @@ def test_a_night_after_another(tmp_path: Path) -> None:
     assert [one for one in doctor(root)["findings"] if one["level"] != "ok"] == []
 
     assert run(root) == second, "the same command again"
-    (logs / "day-05.csv").write_text("user_id,url,ts\nlonely,https://a.org/s0/0,2026-01-04T10:00:00Z\n")
+    write_log(logs / "day-05.csv", "lonely,https://a.org/s0/0,2026-01-04T10:00:00Z")
     third = run(root)
     assert third["unchanged_since"] == second["release"]
     assert third["release"] == second["release"]

@@ -14,6 +14,7 @@ from surf2vec.trainer.system.files import read_json
 from tests.data.corpora import planted_histories
 from tests.flows.test_cli import call, kill_once
 from tests.roots.files import bytes_of
+from tests.roots.ingest import write_log
 
 FAST = [
     part
@@ -28,12 +29,9 @@ ESSENTIAL = {
 
 def write_logs(path: Path, num_users: int = 200) -> Path:
     """Planted histories as a CSV: users who each visit the pages of one topic."""
-    lines = ["user_id,url,ts"]
-    for user, items in planted_histories(num_users).items():
-        lines += [f"{user},/page/{item},2026-01-0{1 + n // 9}T00:00:{n:02d}Z" for n, item in enumerate(items)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(lines) + "\n")
-    return path
+    histories = planted_histories(num_users).items()
+    visits = ((user, n, item) for user, items in histories for n, item in enumerate(items))
+    return write_log(path, *(f"{user},/page/{item},2026-01-0{1 + n // 9}T00:00:{n:02d}Z" for user, n, item in visits))
 
 
 def run(root: Path, *arguments: str) -> dict[str, Any]:

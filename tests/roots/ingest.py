@@ -1,6 +1,7 @@
 """Small logs, a root that takes them in, and what is in it afterwards."""
 
 import gzip
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,16 @@ def write_log(path: Path, *lines: str, header: str | None = HEADER) -> Path:
     data = "".join(f"{line}\n" for line in ([header] if header else []) + list(lines)).encode()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
+
+
+def write_day(folder: Path, day: int, histories: Mapping[str, Sequence[int]]) -> Path:
+    """The visits of a day of January 2026, a page a minute."""
+    lines = [
+        f"{user},https://a.org/s{item % 4}/{item},2026-01-{day:02d}T00:{n:02d}:00Z"
+        for user, items in histories.items()
+        for n, item in enumerate(items)
+    ]
+    return write_log(folder / f"day-{day:02d}.csv", *lines)
 
 
 def take_in(

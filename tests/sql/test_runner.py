@@ -1,7 +1,5 @@
 """The runner: what it binds, makes and refuses, on models written for the test."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +7,7 @@ import duckdb
 import pytest
 
 from surf2vec.sql import runner
+from tests.servers.python import run_python
 
 
 @pytest.fixture
@@ -96,6 +95,4 @@ def test_nothing_is_drawn_on_standard_output(tmp_path: Path) -> None:
         "with connect(100_000_000, Path(sys.argv[1]), 1) as con:\n"
         "    print(con.execute(\"select current_setting('enable_progress_bar')\").fetchall())"
     )
-    command = [sys.executable, "-c", child, str(tmp_path)]
-    told = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2])
-    assert told.stdout == "[(False,)]\n"
+    assert run_python("-c", child, str(tmp_path)) == "[(False,)]\n"

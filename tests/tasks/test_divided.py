@@ -49,14 +49,13 @@ def processes() -> Iterator[Divided]:
 
 def write_days(folder: Path, days: range) -> None:
     """A log a day; on the last one a few users only."""
-    folder.mkdir(exist_ok=True)
-    histories = planted_histories(150)
     for day in days:
-        lines = ["user_id,url,ts", ",/nobody,2026-01-01T00:00:00Z"]
-        for user, items in histories.items():
-            if day < 5 or user.endswith("7"):
-                lines += [f"{user},/p/{item},2026-01-0{day}T00:{n:02d}:00Z" for n, item in enumerate(items[day % 3 :])]
-        (folder / f"{day}.csv").write_text("\n".join(lines) + "\n")
+        lines = [
+            f"{user},/p/{item},2026-01-0{day}T00:{n:02d}:00Z"
+            for user, items in planted_histories(150).items()
+            for n, item in enumerate(items[day % 3 :] if day < 5 or user.endswith("7") else [])
+        ]
+        write_log(folder / f"{day}.csv", ",/nobody,2026-01-01T00:00:00Z", *lines)
 
 
 def take_in(root: Root, logs: Path, fan_out: FanOut, **settings: Any) -> dict[str, Any]:

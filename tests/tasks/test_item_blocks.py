@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +30,7 @@ from tests.data.corpora import planted_histories, write_corpus
 from tests.roots.releases import read_items
 from tests.roots.scores import score_by_vectors
 from tests.roots.store_contents import read_item_table
+from tests.servers.python import run_python
 from tests.trainer.training.stopping import PLAN, divided
 
 NUM_BLOCKS = 3
@@ -164,10 +163,7 @@ def test_a_table_several_times_the_budget_goes_through_evaluation_refit_and_expo
             "config": dataclasses.asdict(config), "resident_block": 0, "stage": "trained", "position": 0, "window_id": "corpus",
         }
     )  # fmt: skip
-    command = [sys.executable, "-c", CHILD, str(tmp_path), str(ROOM_BYTES)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told = json.loads(run_python("-c", CHILD, str(tmp_path), str(ROOM_BYTES)))
     assert told["num_users"] == corpus.manifest["num_held_out"]
     assert told["peak_bytes"] <= told["budget_bytes"]
     with pq.ParquetFile(tmp_path / "export" / "item_vectors" / "part-00000.parquet") as file:

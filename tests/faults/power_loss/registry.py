@@ -1,5 +1,7 @@
 """Commands of power losses that use MLflow: their worlds, what they do, and what must come of it. See `commands`."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +13,35 @@ from surf2vec.trainer.store.writer import lock_store
 from surf2vec.trainer.system.files import read_json
 from tests.data.corpora import planted_histories
 from tests.faults.power_loss.worlds import PUBLISH, list_files, logs_of, run_ingest_one
-from tests.roots.ingest import read_events, write_log
+from tests.roots.ingest import read_events, write_day
 from tests.roots.training import MEMORY_BYTES, rows_by_user
 
 GONE = "user-11"
 MODEL = "models:/surf2vec-users@champion"
 
 
-def prepare_register(world: Path) -> None:
-    from tests.roots.nights import FIRST, commit_generation, export_release, make_corpus, make_night
+def make_nights(
+    world: Path, gates: Sequence[str], keep: int = 3, between: Callable[[Path], Any] = lambda _: None
+) -> None:
+    """A root with nights r1, r2, ... of these verdicts (names in tests.roots.nights), of which `keep` releases are kept.
+
+    between: is called after the first night.
+    """
+    from tests.roots import nights
 
     root = open_root(world / "root")
     run_ingest_one(world)
-    make_night(root, "r1", FIRST, PUBLISH)
+    for number, gate in enumerate(gates, start=1):
+        if number == 2:
+            between(world)
+        nights.make_night(root, f"r{number}", getattr(nights, gate), PublishConfig(keep_releases=keep))
+
+
+def prepare_register(world: Path) -> None:
+    from tests.roots.nights import commit_generation, export_release, make_corpus
+
+    make_nights(world, ("FIRST",), keep=1)
+    root = Root(world / "root")
     corpus_dir = make_corpus(root, 10, 2, "window-r2")
     commit_generation(root, corpus_dir, seed=2)
     export_release(root, "r2", corpus_dir, open_generation(root.store))
@@ -69,21 +87,9 @@ def list_store(root: Root) -> Any:
     return sorted(name for name in list_files(root.store, with_bytes=False))
 
 
-def prepare_promote(world: Path) -> None:
-    from tests.roots.nights import HELD
-
-    make_two_nights(world, HELD)
-
-
-def make_two_nights(world: Path, second: Any) -> None:
-    """A root with a night that serves, and a second one as judged by `second`; three releases are kept."""
-    from tests.roots.nights import FIRST, make_night
-
-    publish = PublishConfig(keep_releases=3)
-    root = open_root(world / "root")
-    run_ingest_one(world)
-    make_night(root, "r1", FIRST, publish)
-    make_night(root, "r2", second, publish)
+prepare_promote = partial(make_nights, gates=("FIRST", "HELD"))
+prepare_rollback = partial(make_nights, gates=("FIRST", "PASSED"))
+prepare_gc = partial(make_nights, gates=("FIRST", "PASSED", "PASSED", "PASSED"), keep=9)
 
 
 def run_promote(world: Path) -> None:
@@ -92,26 +98,10 @@ def run_promote(world: Path) -> None:
     promote(Root(world / "root"), PUBLISH, None, "the data is right")
 
 
-def prepare_rollback(world: Path) -> None:
-    from tests.roots.nights import PASSED
-
-    make_two_nights(world, PASSED)
-
-
 def run_rollback(world: Path) -> None:
     from surf2vec.tasks.registry.promotion import rollback
 
     rollback(Root(world / "root"), PUBLISH, None)
-
-
-def prepare_gc(world: Path) -> None:
-    from tests.roots.nights import FIRST, PASSED, make_night
-
-    publish = PublishConfig(keep_releases=9)
-    root = open_root(world / "root")
-    run_ingest_one(world)
-    for number in range(1, 5):
-        make_night(root, f"r{number}", PASSED if number > 1 else FIRST, publish)
 
 
 def run_gc(world: Path) -> None:
@@ -159,21 +149,14 @@ def read_forget(world: Path) -> Any:
     return users, rows_by_user(root), events, versions, found.aliases, exports, list_store(root)
 
 
-def prepare_pull(world: Path) -> None:
-    """An older release was pulled before, so that it is replaced."""
-    from tests.roots.nights import FIRST, PASSED, make_night
-
-    root = open_root(world / "root")
-    run_ingest_one(world)
-    make_night(root, "r1", FIRST, PublishConfig(keep_releases=3))
-    run_pull(world)
-    make_night(root, "r2", PASSED, PublishConfig(keep_releases=3))
-
-
 def run_pull(world: Path) -> None:
     from surf2vec.tasks.registry.pull import pull
 
     pull(MODEL, world / "out", Root(world / "root").tracking_uri)
+
+
+prepare_pull = partial(make_nights, gates=("FIRST", "PASSED"), between=run_pull)
+"""An older release was pulled before, so that it is replaced."""
 
 
 def read_pull(world: Path) -> Any:
@@ -217,12 +200,8 @@ HISTORIES = planted_histories(60)
 
 
 def write_night(world: Path, day: int) -> None:
-    lines = [
-        f"{user},https://a.org/s{item % 4}/{item},2026-01-{day:02d}T00:{n:02d}:00Z"
-        for user in list(HISTORIES)[:: 1 if day == 1 else 6]
-        for n, item in enumerate(HISTORIES[user][day - 1 :: 2])
-    ]
-    write_log(logs_of(world) / f"day-{day:02d}.csv", *lines)
+    users = list(HISTORIES)[:: 1 if day == 1 else 6]
+    write_day(logs_of(world), day, {user: HISTORIES[user][day - 1 :: 2] for user in users})
 
 
 def run_night(world: Path) -> None:

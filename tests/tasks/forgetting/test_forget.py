@@ -29,7 +29,7 @@ from surf2vec.trainer.store.writer import lock_store, open_pinned
 from surf2vec.trainer.system.files import read_json, write_json
 from tests.faults.exits import run_dying
 from tests.roots.files import bytes_of
-from tests.roots.ingest import check_events, read_events
+from tests.roots.ingest import check_events, read_events, write_log
 from tests.roots.releases import STORAGES, read_users
 from tests.roots.serving import champion_vectors, deliver, make_served
 from tests.roots.training import MEMORY_BYTES, make_trained, rows_by_user
@@ -117,15 +117,13 @@ def test_a_late_file_brings_nobody_back(root: Root) -> None:
 
 def test_infer_gives_no_vector_and_says_so(root: Root, tmp_path: Path) -> None:
     release, lines = erase(root)["release"], []
-    log = tmp_path / "new.csv"
-    log.write_text(
-        "user_id,url,ts\n" + "".join(f"{u},/page/{i},2026-01-02\n" for u in ("user-33", "eve") for i in (4, 8))
-    )
+    visits = (f"{user},/page/{item},2026-01-02" for user in ("user-33", "eve") for item in (4, 8))
+    log = write_log(tmp_path / "new.csv", *visits)
     asked = Inference([str(log)], tmp_path / "out.parquet", IngestConfig(), TrainConfig(threads=1), MEMORY_BYTES)
     told = infer(root, release, asked, lambda name, values: lines.append(values.get("message")))
     assert (told["users"], told["events_forgotten"]) == (1, 2)
     assert "2 events of users who were forgotten are left out: they get no vector" in lines
-    log.write_text("user_id,url,ts\nuser-33,/page/4,2026-01-02\n")
+    write_log(log, "user-33,/page/4,2026-01-02")
     with pytest.raises(InputError, match="nobody gets a vector"):
         infer(root, release, asked)
 

@@ -19,8 +19,8 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import RejectedError, ResourceError
 from surf2vec.trainer.events import ignore_event
 from tests.data.corpora import planted_histories
-from tests.flows.test_night_after_night import write_day
 from tests.flows.test_nightly import FAST
+from tests.roots.ingest import write_day
 
 pytestmark = pytest.mark.slow
 SETTINGS = [*(value for value in FAST if "=" in value), "train.epochs=3", "train.vector_size=8", "store.partitions=2"]

@@ -1,13 +1,12 @@
 """A step where no flow runs: the retries while a server is away, and no import of Prefect. In a flow: test_artifacts.py."""
 
-import subprocess
-import sys
 import time
 
 import pytest
 
 from surf2vec.tasks.night.step import WAITS, call_plainly, needs_server
 from surf2vec.trainer.errors import InputError, UnavailableError
+from tests.servers.python import run_python
 
 AWAY = UnavailableError("MLflow did not respond")
 
@@ -57,5 +56,4 @@ def test_it_fails_in_the_end_and_at_once_by_another_error_or_where_no_server_is_
 )
 def test_a_night_needs_no_prefect_and_the_help_nothing_slow(module: str, slow: set[str]) -> None:
     code = f"import sys, {module}; print({slow} & {{*sys.modules}})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
+    assert run_python("-c", code) == "set()\n"

@@ -1,7 +1,6 @@
 """Pull with --since: a folder of what changed, which three lines apply. And pulls that are killed."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.system.files import read_json, verify_file
 from tests.roots.release_series import State, bytes_of, export_state, many_users, publish_state, read_table
 from tests.roots.releases import STORAGES
+from tests.servers.python import run_python
 
 CHAMPION = "models:/surf2vec-users@champion"
 PAGE = Path(__file__).parents[3] / "docs" / "registry.md"
@@ -214,16 +214,11 @@ def test_killed_anywhere_the_folder_is_old_or_new_and_the_next_call_goes_on(
     else:
         pull_version(root, 1, older)
     folders = [str(older), str(newer), str(tmp_path / "out" / "out")]
-    command = [sys.executable, "-c", DYING, *folders, root.tracking_uri, way]
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    environment = os.environ | {"TMPDIR": str(scratch)}
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3], env=environment
-    )
-    assert done.returncode == 0, done.stderr
+    printed = run_python("-c", DYING, *folders, root.tracking_uri, way, TMPDIR=str(scratch))
     assert list(scratch.iterdir()) == []
-    steps = [json.loads(line) for line in done.stdout.splitlines()]
+    steps = [json.loads(line) for line in printed.splitlines()]
     assert [ended for ended, *_ in steps] == [9] * (len(steps) - 1) + [0]
     assert len(steps) >= 3
     for _, last, is_old_or_new, is_new, _, left_over in steps:

@@ -1,8 +1,6 @@
 """Sample logs: the same bytes at every call, realistic, parsable, and what was planted can be computed afterwards."""
 
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from surf2vec.tasks.sample.logs import draw_visits, interests_of_keys, keys_of, 
 from surf2vec.tasks.sample.world import TOPICS, Format, make_world, topic_of_url
 from surf2vec.trainer.errors import ConfigError, InputError, ResourceError
 from tests.roots.files import bytes_of
+from tests.servers.python import run_python
 
 USERS, DAYS, ITEMS, SEED = 3_000, 5, 2_000, 7
 COMBINED_LINE = (
@@ -209,9 +208,6 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_users(tmp_path: Path) -> None:
-    peak_bytes = [
-        int(subprocess.run([sys.executable, "-c", MEASURE, str(tmp_path / str(users)), str(users)],
-                           check=True, capture_output=True, text=True).stdout)
-        for users in (40_000, 400_000)
-    ]  # fmt: skip
+    sizes = (40_000, 400_000)
+    peak_bytes = [int(run_python("-c", MEASURE, str(tmp_path / str(users)), str(users))) for users in sizes]
     assert peak_bytes[1] < peak_bytes[0] + 30e6

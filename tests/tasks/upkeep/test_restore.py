@@ -31,6 +31,7 @@ from surf2vec.trainer.store.writer import open_pinned
 from surf2vec.trainer.system.files import read_json, write_json
 from tests.faults.exits import run_dying
 from tests.roots.files import bytes_of
+from tests.roots.ingest import write_log
 from tests.roots.releases import STORAGES, make_release, write_run_record
 from tests.roots.serving import deliver, make_served
 from tests.roots.store_contents import read_item_table
@@ -80,8 +81,7 @@ def test_the_root_works_on(lost: Root, tmp_path: Path) -> None:
     assert deliver(root, "a.csv", *(f"user-3,/page/{i},2026-01-05T00:00:00Z" for i in range(3)))["events"] == 3
     assert read_json(root.sources)["partitions"] == 4
     assert similar_users(root, root.export("r1"), "user-3", 2)["neighbours"]
-    log = tmp_path / "new.csv"
-    log.write_text("user_id,url,ts\n" + "".join(f"eve,/page/{i},2026-01-02\n" for i in (4, 8)))
+    log = write_log(tmp_path / "new.csv", *(f"eve,/page/{i},2026-01-02" for i in (4, 8)))
     vectors = []
     for one in (lost, root):
         asked = Inference([str(log)], tmp_path / "out.parquet", IngestConfig(), TrainConfig(threads=1), MEMORY_BYTES)

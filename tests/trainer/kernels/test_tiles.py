@@ -1,8 +1,6 @@
 """The small matrix products of a tile, against numpy's; AVX2 in a process of its own, where LLVM may use nothing wider."""
 
 import os
-import subprocess
-import sys
 from typing import Any
 
 import numba
@@ -20,6 +18,7 @@ from surf2vec.trainer.kernels.tiles import (
     scratch_rows,
     turn_rows,
 )
+from tests.servers.python import run_python
 
 SIZES = [(32, 32, 128), (32, 32, 64), (1, 1, 16), (5, 3, 48), (16, 16, 80), (17, 33, 112), (32, 10, 19), (40, 64, 256)]
 
@@ -92,7 +91,5 @@ def test_scores_far_out_stay_finite() -> None:
 def test_machines_without_avx_512_do_the_same() -> None:
     if os.environ.get("NUMBA_CPU_NAME"):
         pytest.skip("this is that machine")
-    environment = os.environ | {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+    machine = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma"}
+    run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, **machine)
