@@ -27,6 +27,7 @@ from prefect.events.schemas.automations import EventTrigger, Posture
 from surf2vec.infra import CODE, POOL
 from surf2vec.infra.watcher import NO_SLOT, OURS, RUN_FAILED
 from surf2vec.tasks.night.reporter import CHAMPION_OLD, GATE_HELD, PUSH_FAILED
+from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.trainer.errors import ConfigError, ResourceError, SurfError
 
 PREFECT_FILE = "infra/prefect.yaml"
@@ -167,6 +168,8 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     print(f"deployed; automations: {', '.join(names)}")
+    places = [os.environ.get(name, "").removesuffix("/api") for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")]
+    print(mask_credentials(f"log in as admin, with the passwords of client.env: {'  '.join(places).rstrip()}"))
     return 0
 
 

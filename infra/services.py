@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
+from surf2vec.tasks.root.wording import install_command
 from surf2vec.trainer.errors import ResourceError
 
 START_SECONDS = 180.0
@@ -101,7 +103,11 @@ def responds(url: str) -> bool:
 
 
 def find_postgres() -> Path:
-    """Returns the folder of PostgreSQL's programs: Debian's newest, else that on the path. Raises ResourceError if none."""
+    """Returns the folder of PostgreSQL's programs: Debian's newest, else that on the path. Raises ResourceError if there is none,
+    or if the packages of the extra `stack` are missing.
+    """
+    if missing := [name for name in ("boto3", "flask_wtf", "psycopg2") if find_spec(name) is None]:
+        raise ResourceError(f"the stack needs {', '.join(missing)}: {install_command('stack')}")
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[4]))
     program = str(debian[-1]) if debian else shutil.which("postgres")
     if not program:

@@ -176,7 +176,7 @@ def main() -> int:
         with Stack(**vars(arguments)).running() as stack:
             print(
                 f"Prefect  http://127.0.0.1:{stack.ports['prefect']}\nMLflow   http://127.0.0.1:{stack.ports['mlflow']}\n"
-                f"for clients: set -a; . {stack.folder / 'client.env'}; set +a",
+                f"log in as admin, with the passwords that this sets: set -a; . {stack.folder / 'client.env'}; set +a",
                 flush=True,
             )
             ended.wait()

@@ -19,6 +19,7 @@ from typing import Any
 
 from surf2vec.tasks.config import ResourcesConfig
 from surf2vec.tasks.root.run import Root, private_files
+from surf2vec.tasks.root.wording import install_command
 from surf2vec.trainer.errors import ConfigError, ResourceError, SurfError
 from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
 from surf2vec.trainer.system.fan_out import HERE, FanOut, Part, Result
@@ -78,7 +79,7 @@ class RayCluster(FanOut):
             import ray
         except ImportError:
             raise ConfigError(
-                f"resources.ray_address is {self.address}, but Ray is not installed: pip install -c constraints.txt -e '.[ray]', "
+                f"resources.ray_address is {self.address}, but Ray is not installed: {install_command('ray')}, "
                 "or leave the setting out"
             ) from None
         check_address(self.address)

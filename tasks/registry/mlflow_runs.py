@@ -61,12 +61,11 @@ _AWAY = re.compile(
     r"(error code|too many|status code|^)\W*(429|5\d\d)\b|connection refused|max retries exceeded|database is locked",
     re.IGNORECASE,
 )
-_ADVICE = {
+_ADVICE = {  # what to do about a failure, by a part of its reason
     "database is locked": "another program holds it, which `fuser FILE` names: wait until it ends, or end it",
     "must be in the 'active' state": "restore it by `mlflow experiments restore`, or name another by publish.experiment",
     "": "see that the URI is right and has its password where it needs one, that the server is up and can be written to",
 }
-"""What to do about a failure, by a part of its reason."""
 
 logging.getLogger("alembic").setLevel(logging.WARNING)
 # MLflow tries ten times, doubling its waits, to open a database, even one whose password is wrong: 100 seconds.

@@ -95,10 +95,9 @@ def check_experiment(root: Root, publish: PublishConfig) -> None:
         with suppress(sqlite3.Error), _open_tables(uri, "ro") as database:
             found = database.execute(_DELETED, (publish.experiment,)).fetchone()
     if found:
-        raise ResourceError(
-            f"the experiment {publish.experiment!r} was deleted in MLflow at {mask_credentials(uri)}: restore it by `mlflow "
-            f"experiments restore --experiment-id {found[0]}`, or name another by publish.experiment"
-        )
+        deleted = f"the experiment {publish.experiment!r} was deleted in MLflow at {mask_credentials(uri)}"
+        way_out = f"restore it by `mlflow experiments restore --experiment-id {found[0]}`, or name another by publish.experiment"
+        raise ResourceError(f"{deleted}: {way_out}")
 
 
 def _open_tables(tracking_uri: str, mode: str) -> closing[sqlite3.Connection]:

@@ -27,12 +27,8 @@ def list_night(record: RunRecord, *more: str) -> list[str]:
 
 def list_held(record: RunRecord) -> list[str]:
     """Returns why a release is held and what can follow, as Markdown; empty if it is not held."""
-    lines = explain_held(record)
-    return (
-        ["**Held by the gate: the champion keeps serving.**", "", *(f"* {as_markdown(one)}" for one in lines), ""]
-        if lines
-        else []
-    )
+    lines = [f"* {as_markdown(one)}" for one in explain_held(record)]
+    return ["**Held by the gate: the champion keeps serving.**", "", *lines, ""] if lines else []
 
 
 def model_card(model_name: str) -> str:

@@ -6,6 +6,7 @@ as it is.
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from surf2vec.tasks.root.credentials import map_texts, mask_credentials
@@ -105,6 +106,12 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in values.items():
         flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
     return flat
+
+
+def install_command(extra: str) -> str:
+    """The command that installs an extra of surf2vec: in a checkout with its constraints, else from the package index."""
+    is_checkout = (Path(__file__).parents[3] / "pyproject.toml").exists()
+    return f"pip install -c constraints.txt -e '.[{extra}]'" if is_checkout else f"pip install 'surf2vec[{extra}]'"
 
 
 def shown(text: str) -> str:

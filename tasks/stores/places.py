@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from surf2vec.tasks.release.release_reader import KEYS
 from surf2vec.tasks.root.credentials import mask_credentials
+from surf2vec.tasks.root.wording import install_command
 from surf2vec.trainer.errors import ConfigError, DamageError, InputError, SurfError, UnavailableError
 from surf2vec.trainer.system.files import lock
 
@@ -217,7 +218,7 @@ def open_store(url: str) -> Iterator[Store]:
     place = parse_place(url)
     module, name, package, extra = ADAPTERS[place.scheme]
     if find_spec(package) is None:
-        raise ConfigError(f"{place.scheme}:// needs {package}: pip install -c constraints.txt -e '.[{extra}]'")
+        raise ConfigError(f"{place.scheme}:// needs {package}: {install_command(extra)}")
     adapter = import_module(f"surf2vec.tasks.stores.{module}")
     try:
         with lock_folder(place) if place.scheme in FOLDERS else nullcontext():

@@ -14,10 +14,11 @@ from surf2vec.trainer.system.files import read_json
 
 @dataclass(frozen=True)
 class BaseRelease:
-    """The record of a release in a record, and its generation."""
+    """The record of a release in a record, its generation, and the dimensions of its projection, if it has one."""
 
     record: ReleaseBefore
     generation: Generation
+    pca_dim: int | None = None
 
 
 def open_base(root: Root, release: str) -> BaseRelease | None:
@@ -32,4 +33,4 @@ def open_base(root: Root, release: str) -> BaseRelease | None:
         return None
     full_until = Run(root, release).record().full_until
     record = ReleaseBefore(release=release, window_id=window_id, space_id=export["space_id"], full_until=full_until)
-    return BaseRelease(record, generation)
+    return BaseRelease(record, generation, export.get("storage", {}).get("pca_dim"))

@@ -201,19 +201,21 @@ def settle(root: Root, job: Job, record: RunRecord, on_event: OnEvent) -> Settle
     """Complete the store's generation to all users, and choose its space. Returns the record of step "settle".
 
     An incremental night is folded into its base and shares its space. A full night is rotated into the champion's space, or
-    begins a new space if its items do not fit those of the champion after the rotation.
+    begins a new space if its items do not fit those of the champion after the rotation. So does one with another export.pca_dim.
     """
+    pca_dim = record.setting("export", "pca_dim")
     if record.base:
         base, values = _require(root, record.base), {"window_id": record.window_id}
         folded = fold_night(job, open_corpus(job.corpus_dir), base.generation, values, on_event)
-        return SettleStep(kind="incremental", space_id=base.record.space_id, generation=folded.generation)
+        space_id = base.record.space_id if base.pca_dim == pca_dim else record.run_id
+        return SettleStep(kind="incremental", space_id=space_id, generation=folded.generation)
     space = open_base(root, record.space.release) if record.space else None
     generation = open_generation(job.store_dir)
     own_space = SettleStep(kind="full", space_id=record.run_id, generation=generation.generation)
     if space is None or not (space.generation.has_item_vectors and generation.has_item_vectors):
         return own_space
     kinds = [(one.vector_size, one.parts, one.bias) for one in (space.generation.config, generation.config)]
-    if kinds[0] != kinds[1]:
+    if kinds[0] != kinds[1] or space.pca_dim != pca_dim:
         return own_space
     if "alignment" not in generation.manifest:
         before, now = (open_corpus(root.corpus(name)) for name in (space.record.window_id, record.window_id))

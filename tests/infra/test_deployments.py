@@ -41,6 +41,21 @@ def test_schedules_have_a_time_zone() -> None:
     assert all(schedule["timezone"] and schedule["cron"] for schedule in schedules)
 
 
+def test_deploying_says_where_to_log_in_and_no_password(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from surf2vec.infra import deploy
+
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:hunter2@127.0.0.1:5000")
+    monkeypatch.setattr(deploy, "deploy", lambda *_: None)
+    monkeypatch.setattr(deploy, "apply_automations", lambda url: ["surf2vec: one"])
+    monkeypatch.setattr("sys.argv", ["deploy", "--root", "r", "--logs", "*.csv"])
+    assert deploy.main() == 0
+    told = capsys.readouterr().out
+    assert "log in as admin, with the passwords of client.env: http://127.0.0.1:4200  http://***@127.0.0.1:5000" in told
+
+
 def test_without_a_webhook_runs_are_ended_and_nobody_is_called() -> None:
     from prefect.events.actions import SendNotification
     from prefect.events.schemas.automations import Posture

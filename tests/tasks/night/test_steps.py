@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from surf2vec.tasks.night.config import PipelineConfig
+from surf2vec.tasks.night.config import PipelineConfig, load_config
 from surf2vec.tasks.night.context import NightContext
 from surf2vec.tasks.night.night import make_night
 from surf2vec.tasks.night.preview import dry_run
@@ -16,6 +16,7 @@ from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import HeldBackError, ResourceError
 from surf2vec.trainer.events import ignore_event
+from tests.flows.test_nightly import write_logs
 from tests.roots import nights
 from tests.roots.nights import PUBLISH
 
@@ -92,3 +93,17 @@ def test_a_night_whose_experiment_was_deleted_does_not_train(night: NightContext
         begin(night)
     assert not list(night.root.path.glob("runs/[!r]*/run.json"))
     assert mlflow_runs.find_deleted(uri, experiment) == [found.experiment_id]  # as on a server
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("full", [False, True])
+def test_a_projection_of_another_size_begins_a_space_that_a_person_must_promote(tmp_path: Path, full: bool) -> None:
+    settings = ["train.epochs=2", "train.vector_size=16", "train.threads=1", "evaluate.max_users=0"]
+    logs = [str(tmp_path / "*.csv")]
+    write_logs(tmp_path / "a.csv")
+    make_night(tmp_path / "root", logs, config=load_config(None, [*settings, "export.pca_dim=8"]))
+    (tmp_path / "b.csv").write_text("user_id,url,ts\n" + "".join(f"user-{n},/page/1,2026-01-06\n" for n in range(99)))
+    config = load_config(None, [*settings, "export.pca_dim=4", "gate.newest_day_events=0"])
+    result = make_night(tmp_path / "root", logs, config=config, full=full)
+    assert result["night"]["space_id"] == result["run_id"]
+    assert "space" in result["gate"]["held_by"]
