@@ -10,6 +10,7 @@ from surf2vec.trainer.errors import DamageError, InputError
 FAILED = "failed"
 LISTED = " The lines are listed in {}, which `surf2vec rejects` prints."
 _DELIVERIES = {"": "taken in", FAILED: "refused", "infer": "the last infer"}
+_SCHEMA = {"delivery": pl.String, "source": pl.String, "line": pl.Int64, "reason": pl.String}
 
 
 def list_rejects(root: Root, most: int) -> dict[str, Any]:
@@ -20,21 +21,19 @@ def list_rejects(root: Root, most: int) -> dict[str, Any]:
     """
     if not root.sources.exists() and not root.rejects.exists():
         raise InputError(f"{root.path} is not a surf2vec root: name one with --root, or make one with `surf2vec run`")
-    frames = []
+    frames = [pl.DataFrame(schema=_SCHEMA)]
     for name, delivery in _DELIVERIES.items():
         for path in sorted((root.rejects / name).glob("*.parquet")):
             try:
                 frame = pl.read_parquet(path, columns=["source", "line", "reason"])
+                frames.append(frame.select(pl.lit(delivery).alias("delivery"), pl.all()))
             except (pl.exceptions.PolarsError, OSError) as error:
                 reason = str(error).splitlines()[0]
                 raise DamageError(f"{path} cannot be read ({reason}): remove it; the logs are as they were") from None
-            frames.append(frame.select(pl.lit(delivery).alias("delivery"), "source", "line", "reason"))
-    if not frames:
-        return {"num_rejected": 0, "counts": [], "rejects": []}
-    counts = [frame.group_by("delivery", "source", "reason").len("lines") for frame in frames]
-    shown = pl.concat(frame.head(most) for frame in frames)
+    rejects = pl.concat(frames)
+    counts = rejects.group_by("delivery", "source", "reason", maintain_order=True).len("lines")
     return {
-        "num_rejected": sum(len(frame) for frame in frames),
-        "counts": pl.concat(counts).sort("lines", "source", "reason", descending=[True, False, False]).to_dicts(),
-        "rejects": shown.to_dicts(),
+        "num_rejected": len(rejects),
+        "counts": counts.sort("lines", "source", "reason", descending=[True, False, False]).to_dicts(),
+        "rejects": rejects.group_by("delivery", "source", maintain_order=True).head(most).to_dicts(),
     }

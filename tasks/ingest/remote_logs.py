@@ -21,7 +21,7 @@ from typing import Any
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.ingest.formats import LogFile, recognise
 from surf2vec.tasks.ingest.sources import SourceFile, Stamp, is_query, is_remote, read_stamp
-from surf2vec.tasks.ingest.sql_logs import Days, adapt, choose_days, extract_source, run_query
+from surf2vec.tasks.ingest.sql_logs import Days, choose_days, extract_source, run_query
 from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.root.memory import spare_bytes
 from surf2vec.trainer.errors import InputError, ResourceError, SurfError
@@ -82,8 +82,7 @@ class RemoteLogs:
         """Return the recognised log of a source, remote or local. Raises InputError when it cannot be read."""
         path, config = self._path(source.name), self.config
         if is_query(source.name):
-            extract_source(source.name, self.folder, path)
-            config = adapt(config, path)
+            config = extract_source(source.name, self.folder, path, config)
         elif not is_remote(source.name):
             return recognise(Path(source.name), config)
         if not path.exists():  # known by its stamp, but its events files are damaged

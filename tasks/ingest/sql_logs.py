@@ -14,7 +14,6 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -47,14 +46,6 @@ _AS_THEY_ARE = ("FLOAT", "DOUBLE")  # whole ones become integers later
 Days = tuple[date, date]
 
 
-@dataclass(frozen=True)
-class Statement:
-    """The select of a file, without its semicolon, and which of `since` and `until` it uses."""
-
-    text: str
-    days: set[str]
-
-
 def choose_days(since: date | None, until: date | None, window_days: int | None) -> Days:
     """Return the days `$since` and `$until` of a call: until yesterday, the last whole day, if no other is given."""
     last = until or datetime.now(UTC).date() - timedelta(days=1)
@@ -63,9 +54,9 @@ def choose_days(since: date | None, until: date | None, window_days: int | None)
 
 def check_query(path: str, config: IngestConfig) -> None:
     """Raise InputError or ConfigError if a query is not one select, or does not return what it must. Reads no rows."""
-    statement = _read_statement(path)
+    text, names = _read_statement(path)
     with tempfile.TemporaryDirectory() as folder, _open(path, config, Path(folder), CHECK_BYTES, CHECK_THREADS) as con:
-        _inspect(con, path, statement, config.timezone)
+        _inspect(con, path, text, names, config.timezone)
 
 
 def run_query(
@@ -75,22 +66,20 @@ def run_query(
 
     Raises InputError, also if a day of the window had rows before and has none, and ResourceError when a database fails.
     """
-    statement, result = _read_statement(path), _result_path(path, folder)
+    (text, names), result = _read_statement(path), _result_path(path, folder)
     result.parent.mkdir(parents=True, exist_ok=True)
     first, last = (day.isoformat() for day in days)
     with _open(path, config, result.parent, memory_bytes, threads) as con:
-        fields = _inspect(con, path, statement, config.timezone)
-        way_out = (
-            f"its days are {first} to {last} in UTC, by --since, --until and window_days" if statement.days else ""
-        )
-        select = f"select {', '.join(fields)} from (\n{statement.text}\n)"
-        if statement.days:  # rows without a time are of the newest day, as if they were the last lines of a log
+        fields = _inspect(con, path, text, names, config.timezone)
+        way_out = f"its days are {first} to {last} in UTC, by --since, --until and window_days" if names else ""
+        select = f"select {', '.join(fields)} from (\n{text}\n)"
+        if names:  # rows without a time are of the newest day, as if they were the last lines of a log
             newest = "coalesce(day, max(day) over (), date '0001-01-01') as day"
             select = f"select * replace ({newest}) from ({select}) order by day, ts"
         sql = f"copy ({select}) to {_quote(result)} (format parquet, kv_metadata {{way_out: {_quote(way_out)}}})"
         with _explain(path):
-            con.execute(sql, {name: days[name == "until"] for name in statement.days})
-        rows = _digest_rows(con, result, bool(statement.days), "ts" in fields)
+            con.execute(sql, {name: days[name == "until"] for name in names})
+        rows = _digest_rows(con, result, bool(names), "ts" in fields)
     before = {name for name in known if name.startswith(f"{path} day ")}
     found = {f"{path} day {row['day']}" if row["day"] else path: row for row in rows}
     if (path in found and before) or (path not in found and path in known and rows):
@@ -111,7 +100,7 @@ def run_query(
     total, size = sum(row["num_rows"] for row in rows), result.stat().st_size
     sources = []
     for name, row in (found or {path: {"num_rows": 0}}).items():
-        digest = hashlib.sha256(json.dumps([statement.text, row]).encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps([text, row]).encode()).hexdigest()
         sources.append(SourceFile(name, digest, (size * row["num_rows"] // max(1, total), 0, int(digest[:12], 16))))
     return sources
 
@@ -122,8 +111,10 @@ def _result_path(name: str, folder: Path) -> Path:
     return folder / hashlib.sha256(query.encode()).hexdigest()[:16] / "result.parquet"
 
 
-def extract_source(name: str, folder: Path, target: Path) -> None:
-    """Write the rows of a source to a Parquet file of its own, in their order."""
+def extract_source(name: str, folder: Path, target: Path, config: IngestConfig) -> IngestConfig:
+    """Write the rows of a source to a Parquet file of its own, in their order. Return the settings to read it with: its columns
+    have fixed names.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     result = _result_path(name, folder)
     about = pq.read_metadata(result)
@@ -135,6 +126,9 @@ def extract_source(name: str, folder: Path, target: Path) -> None:
     rows = f"select * exclude (day) from read_parquet({_quote(result)}) where day = {_quote(day)}"
     sql = rows if day else f"from read_parquet({_quote(result)})"
     _read_results().cursor().execute(f"copy ({sql}) to {_quote(target)} (format parquet)")
+    time = ("ts",) if "ts" in about.schema.names else ()
+    columns = ColumnsConfig(user=("user_id",), url=("url",), time=time)
+    return config.model_copy(update={"columns": columns, "layout": None})
 
 
 @cache
@@ -143,15 +137,10 @@ def _read_results() -> duckdb.DuckDBPyConnection:
     return duckdb.connect(config={"memory_limit": f"{CHECK_BYTES}B", "threads": CHECK_THREADS})
 
 
-def adapt(config: IngestConfig, path: Path) -> IngestConfig:
-    """Return the settings to read a source with: its columns have fixed names."""
-    time = [name for name in pq.read_schema(path).names if name == "ts"]
-    columns = ColumnsConfig(user=("user_id",), url=("url",), time=tuple(time))
-    return config.model_copy(update={"columns": columns, "layout": None})
-
-
-def _read_statement(path: str) -> Statement:
-    """Return the only statement of a file. Raises InputError when it is not one select."""
+def _read_statement(path: str) -> tuple[str, set[str]]:
+    """Return the select of a file, without its semicolon, and which of `since` and `until` it uses. Raises InputError when the
+    file is not one select.
+    """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
         statements = duckdb.connect().extract_statements(text)
@@ -167,15 +156,15 @@ def _read_statement(path: str) -> Statement:
         raise InputError(f"{path} has the parameter {min(unknown)!r}: there are $since and $until")
     tokens = ((at, kind.name) for at, kind in duckdb.tokenize(text))
     end = next((at for at, kind in tokens if kind == "operator" and text.encode()[at : at + 1] == b";"), None)
-    return Statement(text.encode()[:end].decode().strip(), statements[0].named_parameters)
+    return text.encode()[:end].decode().strip(), statements[0].named_parameters
 
 
-def _inspect(con: duckdb.DuckDBPyConnection, path: str, statement: Statement, timezone: str) -> list[str]:
+def _inspect(con: duckdb.DuckDBPyConnection, path: str, text: str, names: set[str], timezone: str) -> list[str]:
     """Return the fields of a query to write: user_id, url, ts, and the UTC day if it uses the window.
 
     Raises InputError for what it may not call, and for columns that are missing or of wrong types.
     """
-    [tree] = con.execute("select json_serialize_sql($text::varchar)", {"text": statement.text}).fetchone() or [""]
+    [tree] = con.execute("select json_serialize_sql($text::varchar)", {"text": text}).fetchone() or [""]
     for kind, name in _list_nodes(json.loads(tree)):
         if (kind.endswith("_NODE") and kind not in _NODES) or kind == "SHOW_REF":
             raise InputError(
@@ -188,9 +177,9 @@ def _inspect(con: duckdb.DuckDBPyConnection, path: str, statement: Statement, ti
                 f"{path} reads or calls {name}, which a query of logs may not: it reads files by read_csv and the like"
             )
     with _explain(path):
-        empty = con.sql(f"select * from (\n{statement.text}\n) limit 0", params=dict.fromkeys(statement.days, date.max))
+        empty = con.sql(f"select * from (\n{text}\n) limit 0", params=dict.fromkeys(names, date.max))
     found = {name.casefold(): str(kind) for name, kind in zip(empty.columns, empty.types, strict=True)}
-    wanted = ["user_id", "url", *(["ts"] if statement.days or "ts" in found else [])]
+    wanted = ["user_id", "url", *(["ts"] if names or "ts" in found else [])]
     if missing := [name for name in wanted if name not in found]:
         raise InputError(
             f"{path} returns no column {' and no column '.join(missing)}; it returns {', '.join(empty.columns)}: name it with "
@@ -200,7 +189,7 @@ def _inspect(con: duckdb.DuckDBPyConnection, path: str, statement: Statement, ti
         if not re.fullmatch(_TIME_TYPES if name == "ts" else _ID_TYPES, found[name]):
             raise InputError(f"{path} returns {name} as {found[name][:60]}: select one value of it, or cast it")
     fields = [name if found[name] in _AS_THEY_ARE or name == "ts" else f"{name}::varchar as {name}" for name in wanted]
-    if not statement.days:
+    if not names:
         return fields
     if not re.match("TIMESTAMP|DATE", kind := found["ts"]):
         way = "ts::timestamptz" if kind == "VARCHAR" else "to_timestamp(ts)"

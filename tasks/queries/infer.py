@@ -209,13 +209,11 @@ def _follow_rules(root: Root, rules: dict[str, Any], config: IngestConfig) -> In
     taken = {name: value for name, value in known.items() if name not in config.model_fields_set}
     followed = IngestConfig.model_validate(config.model_dump() | taken)
     new_rules = rules_of(followed)
-    if rules and rules["version"] != new_rules["version"]:
-        raise ConfigError(
-            f"{'; '.join(list_changes(rules, new_rules))} when {root.path} was made: its items are others; run "
-            "`surf2vec run` with all its logs"
-        )
     if changes := list_changes(rules, new_rules):
-        raise ConfigError(f"{'; '.join(changes)} when {root.path} was made: leave it out, or name another --root")
+        way_out = "leave it out, or name another --root"
+        if rules["version"] != new_rules["version"]:
+            way_out = "its items are others; run `surf2vec run` with all its logs"
+        raise ConfigError(f"{'; '.join(changes)} when {root.path} was made: {way_out}")
     return followed
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.registry.releases import read_model
+from surf2vec.tasks.registry.versions import Version
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.root.identity import registry_uri
@@ -25,14 +26,15 @@ def is_served(root: Root, publish: PublishConfig, registered: RegisterStep) -> b
     if not uri.startswith("sqlite:///"):
         return True
     version = read_model(uri, registered.model_name).get(registered.model_version)
-    return version is None or not any(find_faults(version.folder, version.tags))
+    return version is None or not any(find_faults(version))
 
 
-def find_faults(folder: Path | None, tags: dict[str, str]) -> Iterator[str]:
-    """Yield a line for each missing or altered file of a version's copy in `folder`.
+def find_faults(version: Version) -> Iterator[str]:
+    """Yield a line for each missing or altered file of a version's copy.
 
     For a version by reference only the manifest is read. `surf2vec pull` and the served model check copies on a server.
     """
+    folder, tags = version.folder, version.tags
     if folder is None or "export_path" not in tags:
         return
     is_copy = "export_uri" not in tags

@@ -17,9 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.root.credentials import mask_credentials
-from surf2vec.tasks.root.identity import ROOT_TAG
+from surf2vec.tasks.root.identity import ROOT_TAG, artifacts_folder, claim_registry, is_own_registry, registry_uri
 from surf2vec.tasks.root.records import CorpusStep
+from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.root.wording import shown
 from surf2vec.trainer.errors import DamageError, ResourceError, SurfError, UnavailableError
 from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, lock, make_folder, read_json, replace_file, sync_path
@@ -188,24 +190,23 @@ def let_others_make() -> Iterator[None]:
 
 
 def open_run(
-    tracking_uri: str,
-    artifacts: Path | None,
-    is_own: bool,
-    experiment: str,
+    root: Root,
+    publish: PublishConfig,
     run_id: str,
     tags: dict[str, str],
     params: dict[str, Any],
     started_ms: int | None = None,
 ) -> str:
-    """Return the id of the MLflow run for our run `run_id`; create the MLflow run if there is none.
+    """Return the id of the MLflow run for our run `run_id`; create the MLflow run, with the root's tag, if there is none.
 
-    Runs with the tag of another root are ignored. `artifacts` is the folder for the artifacts of a new experiment; None if a
-    server chooses it. With `is_own`, the root's own registry, they are nowhere else. Existing params are not changed.
-    started_ms: when our run began, since 1970; now by default.
+    Runs with the tag of another root are ignored. The artifacts of the root's own registry are nowhere else than in its folder.
+    Existing params are not changed. started_ms: when our run began, since 1970; now by default.
     """
-    with connect(tracking_uri) as client:
+    root_id, uri, experiment = claim_registry(root, publish), registry_uri(root, publish), publish.experiment
+    artifacts = artifacts_folder(root, uri)
+    with connect(uri) as client:
         place, location = client.get_experiment_by_name(experiment), artifacts.as_uri() if artifacts else None
-        if place and is_own and place.artifact_location not in (location, str(artifacts)):
+        if place and is_own_registry(root, publish) and place.artifact_location not in (location, str(artifacts)):
             aside = f"{experiment} (outside of the root, {place.experiment_id})"
             client.rename_experiment(place.experiment_id, aside)
             place = None
@@ -218,13 +219,14 @@ def open_run(
         if KIND_TAG not in place.tags:
             client.set_experiment_tag(experiment_id, KIND_TAG, KIND)
         found = client.search_runs([experiment_id], f"tags.{RUN_TAG} = '{run_id}'")
-        ours = [run for run in found if run.data.tags.get(ROOT_TAG) == tags.get(ROOT_TAG)]
+        ours = [run for run in found if run.data.tags.get(ROOT_TAG) == root_id]
         if ours:
             run = ours[0]
             client.update_run(run.info.run_id, status="RUNNING")
         else:
             user = resolve_tags().get(MLFLOW_USER, "")  # "Created by": the model's card says to ask them
-            tags = {RUN_TAG: run_id, "mlflow.source.name": "surf2vec", MLFLOW_USER: user, NAME_TAG: run_id} | tags
+            own = {RUN_TAG: run_id, ROOT_TAG: root_id, "mlflow.source.name": "surf2vec", MLFLOW_USER: user}
+            tags = own | {NAME_TAG: run_id} | tags
             run = client.create_run(experiment_id, started_ms, tags, tags[NAME_TAG])
         missing = [
             Param(name, shown(mask_credentials(str(value)))[:MAX_PARAM_LENGTH])

@@ -25,7 +25,7 @@ from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.report.cards import list_night, model_card, name_night, version_card
 from surf2vec.tasks.report.measured import list_train_metrics
 from surf2vec.tasks.root.credentials import mask_credentials, mask_values
-from surf2vec.tasks.root.identity import ROOT_TAG, artifacts_folder, claim_registry, is_own_registry, registry_uri
+from surf2vec.tasks.root.identity import ROOT_TAG, claim_registry, registry_uri
 from surf2vec.tasks.root.records import (
     RegisterStep,
     RunRecord,
@@ -60,21 +60,14 @@ def publish_release(
     manifest = read_json(export_dir / EXPORT_MANIFEST)
     way_out = f"remove {export_dir} and run the same command again: it repeats the export"
     verify_all((export_dir / name, about, way_out) for name, about in list_files(manifest).items())
-    root_id, uri = claim_registry(root, publish), registry_uri(root, publish)
-    digest = digest_file(export_dir / EXPORT_MANIFEST)
-    tags = {"release": manifest["release"], "space_id": manifest["space_id"], ROOT_TAG: root_id}
-    tags |= {mlflow_runs.NAME_TAG: name_night(record)}
-    place = (uri, artifacts_folder(root, uri), is_own_registry(root, publish), publish.experiment)
-    mlflow_run = mlflow_runs.open_run(*place, record.run_id, tags, flatten(record.config), _started_ms(record))
-
-    def is_ours(one: Version) -> bool:
-        """Return whether a version is this release, registered by this root, and not a copy of another version."""
-        is_same = one.tags.get("manifest_sha256") == digest and one.tags.get(ROOT_TAG) == root_id
-        return is_same and not one.is_copied
-
-    version = next(filter(is_ours, read_model(uri, publish.model_name).versions), None)
-    if version is None or (uri.startswith("sqlite:///") and any(find_faults(version.folder, version.tags))):
-        version = _copy_release(root, publish, record, export_dir, mlflow_run, version, on_event)
+    uri = registry_uri(root, publish)
+    own = {"manifest_sha256": digest_file(export_dir / EXPORT_MANIFEST), ROOT_TAG: claim_registry(root, publish)}
+    tags = {name: manifest[name] for name in ("release", "space_id")} | {mlflow_runs.NAME_TAG: name_night(record)}
+    mlflow_run = mlflow_runs.open_run(root, publish, record.run_id, tags, flatten(record.config), _started_ms(record))
+    versions = (one for one in read_model(uri, publish.model_name).versions if not one.is_copied)
+    version = next((one for one in versions if own.items() <= one.tags.items()), None)
+    if version is None or (uri.startswith("sqlite:///") and any(find_faults(version))):
+        version = _copy_release(root, publish, record, export_dir, mlflow_run, version, own, on_event)
     settle_aliases(root, publish, version.number, record.steps.gate, replaced)
     registered = RegisterStep(
         model_name=publish.model_name,
@@ -97,20 +90,20 @@ def publish_release(
 
 def _copy_release(
     root: Root, publish: PublishConfig, record: RunRecord, export_dir: Path, mlflow_run: str, version: Version | None,
-    on_event: OnEvent,
+    own: dict[str, str], on_event: OnEvent,
 ) -> Version:  # fmt: skip
-    """Send the release to MLflow and register a version. If `version` is given, repair its copy instead."""
+    """Send the release to MLflow and register a version. If `version` is given, repair its copy instead. own: tags of this
+    release of this root.
+    """
     manifest, uri = read_json(export_dir / EXPORT_MANIFEST), registry_uri(root, publish)
     size_bytes = _count_bytes(manifest)
     is_copy = "export_uri" not in version.tags if version else size_bytes < parse_bytes(publish.copy_below)
-    # `export_path` says where in the model the manifest is.
-    tags = {"manifest_sha256": digest_file(export_dir / EXPORT_MANIFEST), ROOT_TAG: claim_registry(root, publish)}
-    if is_copy:
+    if is_copy:  # `export_path` says where in the model the manifest is
         artifacts, config = {"export": export_dir}, {}
-        tags |= {"storage": "copy", "export_path": f"artifacts/{export_dir.name}"}
+        tags = own | {"storage": "copy", "export_path": f"artifacts/{export_dir.name}"}
     else:
         artifacts, config = {"manifest": export_dir / EXPORT_MANIFEST}, {"export_uri": export_dir.resolve().as_uri()}
-        tags |= {"storage": "reference", "export_path": "artifacts"} | config
+        tags = own | {"storage": "reference", "export_path": "artifacts"} | config
     with open_scratch_folder(root, "mlflow") as scratch:
         state = (scratch if is_copy else export_dir) / STATE
         if publish.with_state and (digest := gather_state(root, manifest, record, state)):

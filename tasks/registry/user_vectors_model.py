@@ -59,7 +59,8 @@ class UserVectors(mlflow.pyfunc.PythonModel):
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
         k, num_items = (read_count(params, name) for name in ("k", "items"))
-        part = read_part(params, self.manifest)
+        name = (params or {}).get("part")
+        part = columns_of_part(self.manifest, name) if name else None
         given = read_columns(model_input)
         keeps_seen = read_seen(params, given)
         index = next(iter(given.values())).index
@@ -139,8 +140,6 @@ def open_registered(context: Any) -> ReleaseReader:
     if not folder.is_dir():
         raise release.error("it is not on this machine: moved, deleted, or its disk is not mounted")
     for name, about in release.files.items():
-        if name.startswith("changes/"):
-            continue
         release.check(name)
         found_bytes, num_bytes = release.stamps[name][0], about["bytes"]
         if found_bytes != num_bytes:
@@ -208,12 +207,6 @@ def read_count(params: dict[str, Any] | None, name: str) -> int:
     if value < 0:
         raise ValueError(f"params[{name!r}] is {value}: give 0 or more")
     return value
-
-
-def read_part(params: dict[str, Any] | None, manifest: dict[str, Any]) -> slice | None:
-    """Return the columns of the wanted part; None if none is named. Raises ValueError for an unknown part."""
-    part = (params or {}).get("part")
-    return columns_of_part(manifest, part) if part else None
 
 
 def as_id(value: Any) -> str | None:

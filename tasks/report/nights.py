@@ -4,8 +4,9 @@ The page is one self-contained HTML file that loads nothing and runs no script. 
 that a night lacks leaves a gap.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,27 +78,22 @@ def draw_nights(nights: list[Night], drift: list[str]) -> dict[str, Chart | None
     xs = [float((day - days[0]).days) for day in days]
     form = "%b %Y" if xs[-1] > 366 else "%d %b"
 
-    def draw(
-        curves: dict[str, list[float | None]], show: Callable[[float], str], from_zero: bool = True
-    ) -> Chart | None:
-        return draw_lines(xs, curves, "day", show_day, show, from_zero)
-
     def show_day(x: float) -> str:
         return f"{days[0] + timedelta(days=round(x)):{form}}" if float(x).is_integer() else ""
 
     def metrics(names: dict[str, str]) -> dict[str, list[float | None]]:
         return {name: [night["metrics"].get(metric) for night in nights] for name, metric in names.items()}
 
+    draw = partial(draw_lines, xs, x_title="day", show_x=show_day)
     seconds = {"night": [*map(sum_seconds, nights)], "training": [night["seconds"].get("train") for night in nights]}
+    numbers = {name: [night[name] for night in nights] for name in ("users", "items")}
     quality = {"vectors": "hit_at_10", "popularity": "popularity_hit_at_10"}
     cosines = {format_key(name.removeprefix("gate_cosine_")): name for name in drift}
     return {
-        "hit@10 of the held-out next page": draw(metrics(quality), format_score),
-        "Drift: cosine of a user's vector to the one before": draw(metrics(cosines), format_score, from_zero=False),
-        "Seconds": draw(seconds, lambda value: f"{format_short(value)} s"),
-        "Users and items with a vector": draw(
-            {name: [night[name] for night in nights] for name in ("users", "items")}, format_short
-        ),
+        "hit@10 of the held-out next page": draw(metrics(quality), show_y=format_score, from_zero=True),
+        "Drift: cosine of a user's vector to the one before": draw(metrics(cosines), show_y=format_score),
+        "Seconds": draw(seconds, show_y=lambda value: f"{format_short(value)} s", from_zero=True),
+        "Users and items with a vector": draw(numbers, show_y=format_short, from_zero=True),
     }
 
 

@@ -26,7 +26,7 @@ from surf2vec.tasks.evaluation.measures import measure_gain
 from surf2vec.tasks.registry import mlflow_runs
 from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.root.failures import check_out
-from surf2vec.tasks.root.identity import ROOT_TAG, artifacts_folder, claim_registry, is_own_registry, registry_uri
+from surf2vec.tasks.root.identity import registry_uri
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.root.wording import shown
 from surf2vec.trainer.config import TrainConfig
@@ -119,7 +119,8 @@ class Study:
         for number, trial in enumerate(self.trials, start=1):
             if "mlflow_run_id" not in trial:
                 run_id = self._open_run(f"-{number:03d}", tags, trial["config"], {})
-                self._end_run(run_id, trial["metrics"], trial["ended_at_ms"], trial["failure"] is not None)
+                points = _points(trial["metrics"], trial["ended_at_ms"])
+                mlflow_runs.log_run(self.uri, run_id, points, status="FAILED" if trial["failure"] else "FINISHED")
                 trial["mlflow_run_id"] = run_id
                 write_manifest_json(self.path, self.record)
 
@@ -127,32 +128,18 @@ class Study:
         """Log the winner and the record to the search's run, and end it."""
         metrics = {f"default_{name}": value for name, value in result["metrics"]["default"].items()}
         metrics |= result["metrics"]["best"]
+        points = _points(metrics, self.trials[-1]["ended_at_ms"])
         files, documents = [self.search.out], {"tune.json": self.record}
-        self._end_run(self.mlflow_run_id, metrics, self.trials[-1]["ended_at_ms"], False, files, documents)
+        mlflow_runs.log_run(self.uri, self.mlflow_run_id, points, files, documents, status="FINISHED")
 
     def _open_run(self, suffix: str, tags: dict[str, str], config: dict[str, Any], params: dict[str, Any]) -> str:
-        publish, params = self.search.publish, {f"train.{name}": value for name, value in config.items()} | params
-        place = (
-            self.uri,
-            artifacts_folder(self.root, self.uri),
-            is_own_registry(self.root, publish),
-            publish.experiment,
-        )
-        tags = tags | {"study_id": self.name, ROOT_TAG: claim_registry(self.root, publish)}
-        return mlflow_runs.open_run(*place, f"{self.name}{suffix}", tags, params)
+        params = {f"train.{name}": value for name, value in config.items()} | params
+        tags = tags | {"study_id": self.name}
+        return mlflow_runs.open_run(self.root, self.search.publish, f"{self.name}{suffix}", tags, params)
 
-    def _end_run(
-        self,
-        run_id: str,
-        metrics: dict[str, float],
-        at_ms: int,
-        has_failed: bool,
-        files: Any = (),
-        documents: Any = None,
-    ) -> None:
-        points = [mlflow_runs.Metric(name, float(value), at_ms, 0) for name, value in metrics.items()]
-        status = "FAILED" if has_failed else "FINISHED"
-        mlflow_runs.log_run(self.uri, run_id, points, files, documents or {}, status=status)
+
+def _points(metrics: dict[str, float], at_ms: int) -> list[mlflow_runs.Metric]:
+    return [mlflow_runs.Metric(name, float(value), at_ms, 0) for name, value in metrics.items()]
 
 
 def write_config(study: Study, result: dict[str, Any]) -> None:

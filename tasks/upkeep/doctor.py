@@ -168,7 +168,7 @@ def _examine_registry(root: Root) -> Iterator[Diagnosis]:
     try:
         for copy in list_versions(root.tracking_uri):
             way_out = f"repeat the `surf2vec run` that made release {copy.tags.get('release')}: it repairs the copy"
-            yield from (damage(copy.place, f"{fault}; {way_out}") for fault in find_faults(copy.folder, copy.tags))
+            yield from (damage(copy.place, f"{fault}; {way_out}") for fault in find_faults(copy))
     except SurfError as error:
         yield damage(place, str(error))
 

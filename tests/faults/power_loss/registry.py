@@ -64,7 +64,7 @@ def read_registry(world: Path) -> Any:
     versions = []
     for version in found.versions:
         folder = version.folder
-        assert not list(find_faults(folder, version.tags))
+        assert not list(find_faults(version))
         files = list_files(folder / "artifacts") if folder and (folder / "artifacts").exists() else {}
         timed = ("_at", "state_sha256")
         tags = {name: value for name, value in version.tags.items() if not name.endswith(timed)}

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, event
 
+from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.registry import mlflow_runs, tracking
+from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import ResourceError, UnavailableError
 
 
@@ -184,8 +186,8 @@ def test_a_database_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_what_another_root_has_just_made_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the look whether there is an experiment, or a model, and its making, another night makes it."""
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-    first = mlflow_runs.open_run(uri, tmp_path / "artifacts", False, "nights", "r1", {}, {})
+    uri, root = f"sqlite:///{tmp_path}/mlflow.db", Root(tmp_path)
+    first = mlflow_runs.open_run(root, PublishConfig(), "r1", {}, {})
     client = mlflow_runs.MlflowClient
     find = client.get_experiment_by_name
     seen: list[str] = []
@@ -195,7 +197,7 @@ def test_what_another_root_has_just_made_is_used(tmp_path: Path, monkeypatch: py
         return None if len(seen) == 1 else find(self, name)
 
     monkeypatch.setattr(client, "get_experiment_by_name", find_late)
-    second = mlflow_runs.open_run(uri, tmp_path / "artifacts", False, "nights", "r2", {}, {})
+    second = mlflow_runs.open_run(root, PublishConfig(), "r2", {}, {})
     with mlflow_runs.connect(uri) as there:
         assert len({there.get_run(run).info.experiment_id for run in (first, second)}) == 1
         with mlflow_runs.let_others_make():

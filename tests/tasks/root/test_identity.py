@@ -22,7 +22,7 @@ from surf2vec.tasks.root.identity import (
     read_root_id,
     registry_uri,
 )
-from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.root.run import Root, open_root
 from surf2vec.trainer.errors import ConfigError, DamageError
 from surf2vec.trainer.system.files import read_json, write_json
 from tests.roots.releases import make_release, write_run_record
@@ -160,14 +160,11 @@ def test_a_root_that_was_moved_says_where_it_published_before(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_runs_of_one_experiment_are_told_apart_by_root(tmp_path: Path) -> None:
-    uri = f"sqlite:///{tmp_path}/shared.db"
-
-    def open_run(root_id: str) -> str:
-        return mlflow_runs.open_run(uri, tmp_path / "artifacts", False, "surf2vec", "r1", {ROOT_TAG: root_id}, {})
-
-    ours, theirs = open_run("me"), open_run("them")
-    assert ours != theirs
-    assert (open_run("me"), open_run("them")) == (ours, theirs)
+    publish = PublishConfig(tracking_uri=f"sqlite:///{tmp_path}/shared.db")
+    roots = [open_root(tmp_path / name) for name in ("ours", "theirs")]
+    first, again = ([mlflow_runs.open_run(root, publish, "r1", {}, {}) for root in roots] for _ in range(2))
+    assert first == again
+    assert first[0] != first[1]
 
 
 def test_what_is_no_identity_is_named(tmp_path: Path) -> None:
