@@ -146,7 +146,8 @@ class Build:
         [(self.stages["items"], max_events, max_users)] = con.table("int_item_totals").aggregate(summary).fetchall()
         if base and not base.is_full:
             with base.explain_damage():
-                create_table(con, "staging/stg_vocabulary", {"vocabulary": escape(str(base.corpus.path(VOCABULARY)))})
+                vocabulary = con.read_parquet(escape(str(base.corpus.path(VOCABULARY))))
+            vocabulary.select("url, item_ix").create("stg_vocabulary")
         else:
             con.execute("create temporary table stg_vocabulary (url varchar, item_ix integer)")
         create_table(con, "marts/vocabulary", self.shared.params)

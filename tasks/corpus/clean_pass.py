@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from surf2vec.sql.runner import connect, fetch_rows, stream_rows
+from surf2vec.sql.runner import connect, stream_rows
 from surf2vec.tasks.activity.count import NAMES, US_PER_DAY, count_activity
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.corpus.cleaning import UNDATED, drop_bots, drop_repeats, find_first_visits
@@ -109,8 +109,8 @@ def duckdb_bytes(memory_bytes: int) -> int:
 
 def count_partitions(con: duckdb.DuckDBPyConnection, params: dict[str, Any], window: Window) -> list[int]:
     """Return the events of each micro-partition. Raises DamageError when they differ from sources.json."""
-    rows = fetch_rows(con, "intermediate/int_partition_events", params)
-    found = {row["micro_partition"]: row["num_events"] for row in rows}
+    events = con.read_parquet(params["files"], hive_partitioning=False)
+    found = dict(events.aggregate("micro_partition, count(*)").fetchall())
     num_events = [found.get(partition, 0) for partition in range(window.partitions)]
     if {sum(num_events), sum(found.values())} != {window.num_events}:
         raise DamageError(

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from surf2vec.sql.runner import connect, create_table, fetch_rows
+from surf2vec.sql.runner import connect
 from surf2vec.tasks.activity.count import read_activity
 from surf2vec.tasks.activity.scale import scale_activity
 from surf2vec.tasks.config import IngestConfig
@@ -266,11 +266,11 @@ def _clean(
     folder, scratch = own.path / "corpus", own.temporary
     folder.mkdir()
     scratch.mkdir(exist_ok=True)
-    params = window.params | {"vocabulary": escape(str(release.vocabulary))}
+    params = window.params
     with explain_unreadable(own), connect(duckdb_bytes(query.memory_bytes), scratch / "spill", query.threads) as con:
-        create_table(con, "staging/stg_vocabulary", params)
-        con.execute("create temporary view vocabulary as from stg_vocabulary")
-        num_unknown = fetch_rows(con, "intermediate/int_unknown_events", params)[0]["num_events"]
+        con.read_parquet(escape(str(release.vocabulary))).select("url, item_ix").create("vocabulary")
+        events = con.read_parquet(params["files"], hive_partitioning=False)
+        num_unknown = events.join(con.table("vocabulary"), "url", "anti").count("*").fetchall()[0][0]
         everything = CorpusPart(
             (), params, config, scratch, folder, query.memory_bytes, query.threads, window.num_events, step="infer"
         )

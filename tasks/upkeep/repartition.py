@@ -12,7 +12,7 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-from surf2vec.sql.runner import connect, fetch_rows, stream_rows
+from surf2vec.sql.runner import connect, stream_rows
 from surf2vec.tasks.events.events_files import write_events
 from surf2vec.tasks.ingest.ingest import choose_partitions, remove_leftovers
 from surf2vec.tasks.ingest.sources import Catalog, events_files, read_catalog
@@ -62,8 +62,10 @@ def repartition(
 def _count_users(root: Root, catalog: Catalog, folder: Path, memory_bytes: int, threads: int) -> int:
     verify_all(events_files(root, catalog))
     with connect(memory_bytes // 2, folder / "spill", threads) as con:
-        params = {"files": [escape(str(root.path / name)) for name in sorted(catalog.files)]}
-        return int(fetch_rows(con, "intermediate/int_users", params)[0]["num_users"])
+        files = [escape(str(root.path / name)) for name in sorted(catalog.files)]
+        # A grouping, unlike count(distinct), can spill to disk.
+        users = con.read_parquet(files, hive_partitioning=False).select("user_id").distinct()
+        return int(users.count("*").fetchall()[0][0])
 
 
 def _move_events(root: Root, catalog: Catalog, after: int, memory_bytes: int, folder: Path, threads: int) -> None:

@@ -51,12 +51,6 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> str:
     return str(path)
 
 
-def test_events_of_each_micro_partition(con: duckdb.DuckDBPyConnection, window: dict[str, Any]) -> None:
-    expected = sorted([(partition_of("ann"), 4), (partition_of("bob"), 1)])
-    rows = fetch_rows(con, "intermediate/int_partition_events", window)
-    assert [tuple(row.values()) for row in rows] == expected
-
-
 def test_events_of_a_group_are_as_they_lie_in_the_files(con: duckdb.DuckDBPyConnection, window: dict[str, Any]) -> None:
     rows = fetch_rows(con, "intermediate/int_group_events", window)
     second = 1_767_225_600_000_000  # 2026-01-01
@@ -119,21 +113,12 @@ def test_codes_of_items_outside_of_the_vocabulary_mean_nothing(con: duckdb.DuckD
     assert rows == [{"item_ix": -1}, {"item_ix": 0}]
 
 
-def test_users_are_counted_once(con: duckdb.DuckDBPyConnection, window: dict[str, Any]) -> None:
-    assert fetch_rows(con, "intermediate/int_users", window) == [{"num_users": 2}]
-
-
 def test_events_sorted_by_other_micro_partitions(con: duckdb.DuckDBPyConnection, window: dict[str, Any]) -> None:
     rows = fetch_rows(con, "intermediate/int_sorted_events", window | {"partitions": 2})
     assert [row["micro_partition"] for row in rows] == sorted(user_hash(row["user_id"]) % 2 for row in rows)
     ann = [(row["url"], row["line"]) for row in rows if row["user_id"] == "ann"]
     assert ann == [("/z", 1), ("/c", 1), ("/a", 2), ("/b", 4)]
     assert [row["url"] for row in rows if row["user_id"] == "bob"] == ["/a"]
-
-
-def test_events_of_items_that_are_unknown(con: duckdb.DuckDBPyConnection, window: dict[str, Any]) -> None:
-    con.register("stg_vocabulary", pa.table({"item_ix": [0, 1], "url": ["/a", "/c"]}))
-    assert fetch_rows(con, "intermediate/int_unknown_events", window) == [{"num_events": 2}]
 
 
 def test_activity_of_two_users_by_hand(con: duckdb.DuckDBPyConnection) -> None:
