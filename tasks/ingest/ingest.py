@@ -23,7 +23,7 @@ from surf2vec.tasks.ingest.batches import Log, make_batches
 from surf2vec.tasks.ingest.delimited import NOT_UTF8
 from surf2vec.tasks.ingest.deliveries import Delivery, describe_table, find_sources, plan_delivery
 from surf2vec.tasks.ingest.formats import EmptyLogError
-from surf2vec.tasks.ingest.rejects import FAILED, LISTED
+from surf2vec.tasks.ingest.rejects import FAILED, LISTED, TAKEN_IN
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
 from surf2vec.tasks.ingest.sources import (
     Catalog,
@@ -213,7 +213,7 @@ def _check_staged(root: Root, staged: list[Staged], config: IngestConfig, on_eve
         times += "; a log in another encoding is converted with, for instance, iconv -f WINDOWS-1252 -t UTF-8"
     if num_rejected:
         counts = f"{num_rejected:,} of {num_lines:,} lines rejected ({reasons})"
-        log(on_event, f"{counts}; once they are taken in, `surf2vec rejects` prints them{times}")
+        log(on_event, f"{counts}; {TAKEN_IN}`surf2vec rejects` prints them{times}")
     unusable = [(source, entry) for source, entry in sources if not entry["events"] and entry["rejected"]]
     if unusable:
         source, entry = unusable[0]

@@ -32,7 +32,7 @@ from surf2vec.tasks.export.reduction import PROJECTION_FILE, project, read_proje
 from surf2vec.tasks.export.vector_files import encode_vectors, open_writer
 from surf2vec.tasks.ingest.deliveries import list_changes, rules_of
 from surf2vec.tasks.ingest.ingest import ingest
-from surf2vec.tasks.ingest.rejects import FAILED
+from surf2vec.tasks.ingest.rejects import FAILED, TAKEN_IN
 from surf2vec.tasks.ingest.sources import read_catalog
 from surf2vec.tasks.ingest.user_key import read_user_key
 from surf2vec.tasks.registry.release_state import find_generation
@@ -236,8 +236,12 @@ def _ingest(
 ) -> dict[str, Any]:
     """Ingest the logs as events of `own`. The list of rejects is kept in `root`, also if the logs are unusable."""
     partitions, listed, kept = read_catalog(root).partitions, own.rejects / FAILED, root.rejects / "infer"
+
+    def say(name: str, values: dict[str, Any]) -> None:  # nothing is taken in here
+        on_event(name, {key: one.replace(TAKEN_IN, "") if isinstance(one, str) else one for key, one in values.items()})
+
     try:
-        ingested = ingest(own, query.logs, config, partitions, query.memory_bytes, query.threads, on_event, fan_out)
+        ingested = ingest(own, query.logs, config, partitions, query.memory_bytes, query.threads, say, fan_out)
     except RejectedError as error:
         raise RejectedError(str(error).replace(str(listed), str(kept))) from None
     finally:

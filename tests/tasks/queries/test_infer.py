@@ -215,7 +215,9 @@ def test_garbage_leaves_everything_but_a_list_of_rejects(root: Root, tmp_path: P
 def test_rejects_lists_what_infer_counts(root: Root, tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.csv", "ann,/page/1,2026-02-01", "ann,/page/2,2026-02-01", "bob,/page/1,whenever")
     query = ask(log, tmp_path / "v.parquet", max_reject_ratio=0.5)
-    assert infer(root, "r1", query)["rejected"] == 1
+    lines: list[str] = []
+    assert infer(root, "r1", query, lambda name, values: lines.append(values.get("message", "")))["rejected"] == 1
+    assert any("1 of 3 lines rejected (1 time not readable); `surf2vec rejects` prints them" in one for one in lines)
     assert list_rejects(root, 5)["counts"] == [
         {"delivery": "the last infer", "source": str(log), "reason": "time not readable", "lines": 1}
     ]
