@@ -46,13 +46,7 @@ class TrainSettings:
     objective: Literal["sampled_softmax", "negative_sampling"] = setting(
         "sampled_softmax", "Objective", "The loss of a token, against `negative` drawn items."
     )
-    negative: int = setting(
-        32,
-        "Negatives",
-        "Items drawn against each token, for `tile_users` at once.",
-        ge=1,
-        le=1000,
-    )
+    negative: int = setting(32, "Negatives", "Items drawn against each token, for `tile_users` at once.", ge=1, le=1000)
     ns_exponent: float = setting(
         0.5, "Negative exponent", "Negatives are drawn by count ** this: 1 as counted, 0 uniform.", ge=-1, le=1
     )

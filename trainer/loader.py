@@ -74,10 +74,8 @@ class FastLoader:
 
     def _batches(self, epoch: int) -> Iterator[list[torch.Tensor]]:
         """Yield the batches of an epoch on the CPU: views, or copies of a part of the permutation; in pinned memory for a GPU."""
-        order, is_pinned = (
-            permutation(self.num_rows, self.seed, epoch) if self.shuffle else None,
-            self.device.type == "cuda",
-        )
+        order = permutation(self.num_rows, self.seed, epoch) if self.shuffle else None
+        is_pinned = self.device.type == "cuda"
         for start in range(0, len(self) * self.batch_size, self.batch_size):
             rows = slice(start, start + self.batch_size)
             if order is not None:

@@ -39,9 +39,12 @@ PROGRAMS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
         ("32 shared by 32", {"negative": 32}, (4, 8)),
     )
 } | {
+    f"{negatives} shared by 32, {dims} dimensions": ({"vector_size": dims, "negative": negatives}, (4, 8))
+    for dims, negatives in ((64, 64), (64, 256), (256, 16), (256, 64))
+} | {
     f"trail: {negatives} shared by 32, {dims} dimensions": (
         {"parts": "trail", "vector_size": dims, "trail_negative": negatives}, (4, 8),
-    ) for dims, negatives in ((64, 64), (32, 128))
+    ) for dims, negatives in ((64, 64), (64, 256), (128, 64), (256, 64))
 }  # fmt: skip
 """Settings of a program, and the warps that are compared."""
 
@@ -62,9 +65,10 @@ OPCODE = r"(?:@!?U?P\w+ )?"
 def compile_program(config: TrainConfig, target: int, warps: int) -> Any:
     """The training program of these settings, compiled as `gpu.launch` would have it for this target."""
     is_trail = config.trail_size > 0
+    negatives = config.trail_negative if is_trail else config.negative
     constants: dict[str, Any] = dict.fromkeys(UNUSED[is_trail]) | {
-        "D": config.vector_size, "K": config.trail_negative if is_trail else config.negative,
-        "M": TRAIL_TILE_USERS if is_trail else config.tile_users, "W": config.trail_window,
+        "D": config.vector_size, "K": negatives, "B": gpu.negatives_at_once(negatives, config.vector_size),
+        "M": TRAIL_TILE_USERS if is_trail else config.tile_users, "W": config.trail_window if is_trail else 0,
         "NUM_FREE": config.trail_size or config.num_free, "IS_TRAIL": is_trail,
         "IS_ADAGRAD": is_trail or config.optimizer == "adagrad", "IS_FROZEN": False,
         "HAS_WIDE_ATOMICS": target >= gpu.WIDE_ATOMICS, "PRECISION": gpu.PRECISION,

@@ -23,13 +23,13 @@ from surf2vec.trainer.config import TRAIL_BIAS, TrainConfig
 from surf2vec.trainer.errors import ConfigError, ResourceError
 from surf2vec.trainer.kernels.device import DeviceRecord, copy_back, make_scratch, on_device
 from surf2vec.trainer.kernels.programs import list_targets, list_users, round_user
-from surf2vec.trainer.kernels.signature import LEAST_LAG, TRAIL_TILE_USERS, Pass, backward_of, trail_values
+from surf2vec.trainer.kernels.signature import LEAST_LAG, TRAIL_TILE_USERS, Pass, backward_of
 from surf2vec.trainer.kernels.tile_program import train_stream
 from surf2vec.trainer.model.objectives import TrailTables
 from surf2vec.trainer.model.rows import Items, Rows, TrailItems
 
-MAX_TILE_VALUES = 16_384
-"""Values that a program holds of a tile's users: 8 warps of 32 threads with 64 values each."""
+MAX_TILE_VALUES, MAX_BLOCK_VALUES = 8192, 4096
+"""Values that a program holds of a tile's users (8 warps of 32 threads with 32 values each), and of a block of negatives."""
 TILE_VALUES_PER_THREAD, TRAIL_VALUES_PER_THREAD = 16, 32
 KEEP_CHUNK, TRAIL_CHUNK, LIST_CHUNK, SCORED_VALUES = 64, 32, 128, 2**21
 PRECISION = "tf32"
@@ -48,11 +48,11 @@ def check_supported(config: TrainConfig) -> None:
             )
     if config.tile_users == 1:
         raise ConfigError("kernel gpu trains users in tiles: set train.tile_users above 1, or train on the CPU")
-    if tile_values(config) > MAX_TILE_VALUES:
+    lanes, dims = padded(config.tile_users), padded(max(config.interest_size, config.trail_size))
+    if (values := lanes * max(lanes, dims)) > MAX_TILE_VALUES:
         raise ConfigError(
-            f"kernel gpu holds at most {MAX_TILE_VALUES:,} values of a tile, but train.tile_users {config.tile_users}, "
-            f"train.negative {config.negative} and train.vector_size {config.interest_size} need {tile_values(config):,}: "
-            "lower one of them, or train on the CPU"
+            f"kernel gpu holds at most {MAX_TILE_VALUES:,} values of a tile, but train.tile_users {config.tile_users} and "
+            f"train.vector_size {config.vector_size} need {values:,}: lower one of them, or train on the CPU"
         )
 
 
@@ -100,8 +100,9 @@ def launch(users: DeviceRecord, outputs: DeviceRecord, work: DeviceRecord, scrat
     rows = (users.vectors, users.squares, outputs.vectors, outputs.squares, None, None, None, None)
     numbers = (1 / work.recency if work.recency else 0.0, float(config.l2), float(config.item_l2), config.handicap)
     constants = {
-        "D": outputs.vectors.shape[1], "K": config.negative, "M": config.tile_users, "W": 0, "NUM_FREE": config.num_free,
-        "IS_TRAIL": False, "IS_ADAGRAD": config.optimizer == "adagrad", "IS_FROZEN": not work.update_items,
+        "D": config.interest_size, "K": config.negative, "B": negatives_at_once(config.negative, config.interest_size),
+        "M": config.tile_users, "W": 0, "NUM_FREE": config.num_free, "IS_TRAIL": False,
+        "IS_ADAGRAD": config.optimizer == "adagrad", "IS_FROZEN": not work.update_items,
     }  # fmt: skip
     tables = DeviceRecord(**vars(work.sampling), shares=work.sampling.keep, l2s=None)
     _launch(work, scratch, rows, tables, 0, numbers, constants)
@@ -115,8 +116,9 @@ def launch_trail(trail: DeviceRecord, work: DeviceRecord, scratch: DeviceRecord,
     config = work.config
     tables = [tensor for rows in (trail.outputs, trail.inputs, trail.lags) for tensor in (rows.vectors, rows.squares)]
     constants = {
-        "D": trail.outputs.vectors.shape[1], "K": config.trail_negative, "M": TRAIL_TILE_USERS, "W": config.trail_window,
-        "NUM_FREE": config.trail_size, "IS_TRAIL": True, "IS_ADAGRAD": True, "IS_FROZEN": False,
+        "D": config.trail_size, "K": config.trail_negative, "B": negatives_at_once(config.trail_negative, config.trail_size),
+        "M": TRAIL_TILE_USERS, "W": config.trail_window, "NUM_FREE": config.trail_size, "IS_TRAIL": True, "IS_ADAGRAD": True,
+        "IS_FROZEN": False,
     }  # fmt: skip
     numbers = (0.0, 0.0, 0.0, math.log(config.negative_weight))
     _launch(work, scratch, (None, None, *tables), trail, backward_of(backward), numbers, constants)
@@ -180,23 +182,29 @@ def _unmixed_keys(work: DeviceRecord, scratch: DeviceRecord) -> torch.Tensor:
     return torch.bitwise_xor(work.hashes, key, out=scratch.keys[: len(work.hashes)])
 
 
+def padded(num: int) -> int:
+    """Return how many a program holds for so many lanes, negatives or dimensions."""
+    return int(max(16, triton.next_power_of_2(num)))
+
+
+def negatives_at_once(num_negatives: int, num_dims: int) -> int:
+    """Return how many negatives a program holds at once; more are read block after block."""
+    return max(16, min(padded(num_negatives), MAX_BLOCK_VALUES // padded(num_dims)))
+
+
 def num_warps(config: TrainConfig, capability: int, is_trail: bool = False) -> int:
     """Return the warps of a program: the fewest that keep its values in registers, by the table in docs/gpu.md.
 
     Fewer warps take fewer instructions a pair. Before sm_80 tensor cores do not take float32, and a tile needs twice as many.
     """
-    values = (
-        trail_values(config) // TRAIL_VALUES_PER_THREAD if is_trail else tile_values(config) // TILE_VALUES_PER_THREAD
-    )
+    if is_trail:  # two sums of the lanes
+        held = max(negatives_at_once(config.trail_negative, config.trail_size), 2 * TRAIL_TILE_USERS)
+        values = held * padded(config.trail_size) // TRAIL_VALUES_PER_THREAD
+    else:
+        lanes, dims = padded(config.tile_users), padded(config.interest_size)
+        held = max(negatives_at_once(config.negative, config.interest_size), lanes)
+        values = held * max(dims, lanes) // TILE_VALUES_PER_THREAD
     return min(max(values // 32 * (1 if capability >= 80 else 2), 1), 8)
-
-
-def tile_values(config: TrainConfig) -> int:
-    """Return the values of a tile's users or negatives, whichever are more, as a program pads them."""
-    lanes, negatives, dims = (
-        max(16, triton.next_power_of_2(n)) for n in (config.tile_users, config.negative, config.interest_size)
-    )
-    return max(lanes, negatives) * max(dims, lanes)
 
 
 def find_capability(device: torch.device) -> int:

@@ -1,5 +1,5 @@
-"""Draws as Triton compiles them, and the small programs: they list a user's targets and a stream's users, and round a user's
-vector.
+"""What Triton compiles beside the tile: the small programs, which list a user's targets and a stream's users and round a user's
+vector; and for a step of the tile its draws, Adagrad's rates, and how inputs move.
 
 Shapes: D dims, K negatives. Arrays in a program are padded to powers of two, the rest masked.
 """
@@ -8,11 +8,16 @@ import triton
 import triton.language as tl
 
 from surf2vec.trainer import draws
+from surf2vec.trainer.config import TRAIL_BIASES
+from surf2vec.trainer.kernels.signature import L2_WINDOW
+from surf2vec.trainer.model.rows import EPSILON
 
 _GAMMA, _MIX_1, _MIX_2 = tl.constexpr(draws.GAMMA), tl.constexpr(draws.MIX_1), tl.constexpr(draws.MIX_2)
 _SUBSAMPLE, _ROUND, _WINDOW = tl.constexpr(draws.SUBSAMPLE), tl.constexpr(draws.ROUND), tl.constexpr(draws.WINDOW)
 _DRAW_BITS, _PURPOSE_BITS = tl.constexpr(draws.DRAW_BITS), tl.constexpr(draws.PURPOSE_BITS)
 _LOW_32 = tl.constexpr(2**32 - 1)
+_TILE, _EPSILON, _NUM_BIASES = tl.constexpr(draws.TILE), tl.constexpr(EPSILON), tl.constexpr(TRAIL_BIASES)
+_L2_WINDOW = tl.constexpr(L2_WINDOW)
 
 
 @triton.jit
@@ -119,3 +124,52 @@ def round_user(numbers, keys, halves, D: tl.constexpr):
     shifts_D = ((d & 3) * 16).to(tl.uint64)
     noise_D = (_draw(key, (d >> 2).to(tl.uint64), _ROUND, tl.full(d.shape, 0, tl.uint64)) >> shifts_D) & 0xFFFF
     tl.store(halves + user * D + d, ((bits_D + noise_D) >> 16).to(tl.int16), mask=d < D)
+
+
+@triton.jit
+def _draw_block(noise, step, first, K: tl.constexpr, B: tl.constexpr):
+    """Return the items drawn at a step, from the number `first` on."""
+    key, thresholds, aliases, num_items = noise
+    k = first + tl.arange(0, B)
+    return _draw_negatives(_draw(key, step, _TILE, k.to(tl.uint64)), k < K, thresholds, aliases, num_items)
+
+
+@triton.jit
+def _same_rows(rows_N, turn_N):
+    """Return two [N, N] of 1.0 and 0.0: whether two have the same row; whether, besides, the first has the earlier turn."""
+    same_NN = tl.where(rows_N[:, None] == rows_N[None, :], 1.0, 0.0)
+    return same_NN, tl.where(turn_N[:, None] < turn_N[None, :], same_NN, 0.0)
+
+
+@triton.jit
+def _rates(squares, rows_N, mean_squares_N, same_NN, before_NN, is_on_N, alpha_N, IS_ADAGRAD: tl.constexpr):
+    """Return the learning rates of N rows that move in turn, after adding to Adagrad's sums; same_NN, before_NN: of `_same_rows`.
+
+    The first turn of a row adds for all of them, as the order within one atomic add is not known.
+    """
+    rates_N = alpha_N
+    if IS_ADAGRAD:
+        all_N = tl.sum(same_NN * mean_squares_N[:, None], axis=0)
+        is_first_N = is_on_N & (tl.sum(before_NN, axis=0) == 0)
+        sums_N = tl.atomic_add(squares + rows_N, all_N, mask=is_first_N, sem="relaxed")
+        sums_N = tl.where(is_first_N, sums_N, 0.0) + mean_squares_N
+        rates_N = alpha_N / tl.sqrt(sums_N + tl.sum(before_NN * sums_N[:, None], axis=0) + _EPSILON)
+    return rates_N
+
+
+@triton.jit
+def _move_inputs(
+    inputs, squares, l2s, g_MD, square_M, page_M, factor_M, turn_M, alpha_M, atomic_d, D: tl.constexpr, W: tl.constexpr
+):
+    """Move the inputs of the pages at a lag by the steps of the sums. Returns the products of steps and inputs."""
+    d, is_page_M, at_MD = _lanes(D), page_M >= 0, inputs + page_M.to(tl.int64)[:, None] * D
+    has_MD = is_page_M[:, None] & (d < D)[None, :]
+    c_MD = tl.load(at_MD + d[None, :], mask=has_MD, other=0.0, cache_modifier=".cg")
+    same_MM, before_MM = _same_rows(page_M, turn_M)
+    mean_M = factor_M * factor_M * square_M
+    rate_M = _rates(squares, page_M, mean_M, same_MM, before_MM, is_page_M, alpha_M, True)
+    shrink_M = rate_M * (_L2_WINDOW / W) * tl.load(l2s + page_M, mask=is_page_M, other=0.0)
+    step_MD = (rate_M * factor_M)[:, None] * g_MD - shrink_M[:, None] * c_MD
+    is_moved_MD = is_page_M[:, None] & (atomic_d < D - _NUM_BIASES)[None, :]
+    tl.atomic_add(at_MD + atomic_d[None, :], step_MD, mask=is_moved_MD, sem="relaxed")
+    return tl.sum(g_MD * c_MD, axis=1)

@@ -31,23 +31,6 @@ def most_streams(num_users: int) -> int:
     return max(1, num_users // STREAM_USERS)
 
 
-MAX_TRAIL_VALUES = 4096
-"""Values of the trail's negatives, or of two of a tile's sums, that a program on a GPU holds: more would need more shared memory
-than some cards have.
-"""
-
-
-def trail_values(config: TrainConfig) -> int:
-    """Return the values of the trail's negatives or of two of a tile's sums, if more, as a GPU's program pads them."""
-    negatives, dims = (max(16, 1 << (n - 1).bit_length()) for n in (config.trail_negative, config.trail_size))
-    return max(negatives, 2 * TRAIL_TILE_USERS) * dims
-
-
-def fits_trail_program(config: TrainConfig) -> bool:
-    """Return whether a program on a GPU holds the values of the trail."""
-    return trail_values(config) <= MAX_TRAIL_VALUES
-
-
 def backward_of(share: float) -> int:
     """Return the share of the trail's targets that are predicted backward, of 2**30, so that all kernels have the same bits."""
     return round(share * 2**30)

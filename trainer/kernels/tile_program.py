@@ -1,27 +1,27 @@
 """The tile as Triton compiles it: a program trains a stream, whose lanes walk their users' targets in step and share negatives.
 
-Shapes: M lanes, K negatives, D dims, W lags; M, K and D padded to powers of two from 16 on, as products of matrices want them.
+Shapes: M lanes, K negatives, B of them at a time, D dims, W lags; M, B and D padded to powers of two from 16 on, as products of
+matrices want them.
 What predicts a lane's target is h_MD: for the interest the lane's user, whose row stays in registers until its history ends; for
 the trail (IS_TRAIL) a weighted sum of the pages around the target. The reference moves rows of the lanes in turn. Here they move
 at once, and for the interest a lane whose item another lane has, too, sees that lane's step by a sum over the lanes before it.
 Outputs of the trail move by what they were at the beginning of the step, inputs lag after lag, the lanes of a lag at once. In
-both, Adagrad's sums of the lanes' equal rows grow in their turns. README.md has the formulas.
+both, Adagrad's sums of the lanes' equal rows grow in their turns. Several blocks of negatives are read twice: for the softmax,
+whose maximum and sum run along, and to move them, by their scores as they are then. README.md has the formulas.
 """
 
 import triton
 import triton.language as tl
 
-from surf2vec.trainer import draws
 from surf2vec.trainer.config import TRAIL_BIAS, TRAIL_BIASES
-from surf2vec.trainer.kernels.programs import _draw, _draw_negatives, _lanes, _mix, consecutive
-from surf2vec.trainer.kernels.signature import L2_WINDOW, LAG_RATE, LEAST_LAG, TRAIL_RATE
+from surf2vec.trainer.kernels.programs import _draw_block, _lanes, _mix, _move_inputs, _rates, _same_rows, consecutive
+from surf2vec.trainer.kernels.signature import LAG_RATE, LEAST_LAG, TRAIL_RATE
 from surf2vec.trainer.model.rows import EPSILON
 
-_TILE, _EPSILON, _NUM_BIASES = tl.constexpr(draws.TILE), tl.constexpr(EPSILON), tl.constexpr(TRAIL_BIASES)
-_BIAS, _TRAIL_RATE, _L2_WINDOW = tl.constexpr(TRAIL_BIAS), tl.constexpr(TRAIL_RATE), tl.constexpr(L2_WINDOW)
-_LEAST_LAG, _LAG_RATE = tl.constexpr(LEAST_LAG), tl.constexpr(LAG_RATE)
-_NO_TURN = tl.constexpr(2**30)  # of a lane without a user
+_EPSILON, _NUM_BIASES, _BIAS = tl.constexpr(EPSILON), tl.constexpr(TRAIL_BIASES), tl.constexpr(TRAIL_BIAS)
+_TRAIL_RATE, _LEAST_LAG, _LAG_RATE = tl.constexpr(TRAIL_RATE), tl.constexpr(LEAST_LAG), tl.constexpr(LAG_RATE)
 _TINY = tl.constexpr(1e-30)  # for a factor of zero or less, so that it has a logarithm
+_NO_TURN = tl.constexpr(2**30)  # of a lane without a user
 
 
 @triton.jit(do_not_specialize=["num_items"])  # otherwise Triton compiles again for 1 and for multiples of 16
@@ -29,78 +29,65 @@ def train_stream(
     users, user_squares, outputs, output_squares, inputs, input_squares, lags, lag_squares,
     tokens, starts, ends, keys, order, alphas, targets, num_targets, streams, coming, num_coming,
     thresholds, aliases, corrections, l2s, num_items, recency_rate, l2, item_l2, handicap,
-    D: tl.constexpr, K: tl.constexpr, M: tl.constexpr, W: tl.constexpr, NUM_FREE: tl.constexpr, IS_TRAIL: tl.constexpr,
-    IS_ADAGRAD: tl.constexpr, IS_FROZEN: tl.constexpr, HAS_WIDE_ATOMICS: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, K: tl.constexpr, B: tl.constexpr, M: tl.constexpr, W: tl.constexpr, NUM_FREE: tl.constexpr,
+    IS_TRAIL: tl.constexpr, IS_ADAGRAD: tl.constexpr, IS_FROZEN: tl.constexpr, HAS_WIDE_ATOMICS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Train the targets of one stream, one of each lane at a step. None: users, l2 of the trail; inputs, lags of the interest."""
     first, num_users = tl.load(streams + tl.program_id(0)), tl.load(num_coming + tl.program_id(0))
     key = _mix(tl.load(keys + tl.load(order + first)).to(tl.uint64))
-    lane, d = _lanes(M), _lanes(D)
-    num_lanes = tl.minimum(M, num_users)
+    lane, num_lanes = _lanes(M), tl.minimum(M, num_users)
     turn_M, taken, step = tl.where(lane < num_lanes, lane, _NO_TURN), num_lanes, tl.full((), 0, tl.uint64)
-    place_M, number_M = lane * 0, lane * 0.0
-    user_M, start_M, length_M, count_M, alpha_M, target_M, row_M, square_M, u_MD = _fill(
-        users, user_squares, tokens, starts, ends, order, alphas, targets, num_targets, coming + first + lane, lane < num_lanes,
-        place_M, place_M.to(tl.int64), place_M, place_M, number_M, place_M, place_M, number_M,
-        lane[:, None] * d[None, :] * 0.0, D, IS_TRAIL,
-    )  # fmt: skip
-    next_K = _draw_step(key, step, thresholds, aliases, num_items, K)
+    histories, place_M = (tokens, starts, ends, order, alphas, targets, num_targets), lane * 0
+    at_M = tl.load(coming + first + lane, mask=lane < num_lanes, other=0)
+    user_M, start_M, length_M, count_M, alpha_M = _look_up(histories, at_M, lane < num_lanes, IS_TRAIL)
+    if not IS_TRAIL:
+        u_MD, square_M = _load_users(users, user_squares, user_M, 0.0, 0.0, lane < num_lanes, D)
+    target_M, row_M = _load_targets(tokens, targets, start_M, place_M, lane < num_lanes)
+    noise, items = (key, thresholds, aliases, num_items), (outputs, output_squares, corrections, tokens, lags)
+    next_B = _draw_block(noise, step, 0, K, B)
     while num_lanes > 0:
-        is_on_M, rows_K = turn_M < num_lanes, next_K
-        place_M, step = place_M + 1, step + 1
-        next_K = _draw_step(key, step, thresholds, aliases, num_items, K)
+        is_on_M, rows_B, place_M = turn_M < num_lanes, next_B, place_M + 1
+        next_B = _draw_block(noise, step + 1, 0, K, B)
         has_next_M = is_on_M & (place_M < count_M)  # their next targets are loaded while these are trained
         next_target_M, next_row_M = _load_targets(tokens, targets, start_M, place_M, has_next_M)
+        look = (target_M, row_M, start_M, length_M, is_on_M)
         if IS_TRAIL:
             _train_sums(
-                outputs, output_squares, inputs, input_squares, lags, lag_squares, tokens, corrections, l2s,
-                target_M, row_M, start_M, length_M, rows_K, turn_M, is_on_M, alpha_M, num_items, handicap,
-                D, K, W, HAS_WIDE_ATOMICS, PRECISION,
+                items, inputs, input_squares, lag_squares, l2s, noise, step, rows_B, look, turn_M, alpha_M, handicap,
+                D, K, B, W, HAS_WIDE_ATOMICS, PRECISION,
             )  # fmt: skip
         else:
             u_MD, square_M = _train_users(
-                outputs, output_squares, corrections, u_MD, square_M, target_M, row_M, length_M, rows_K, turn_M, is_on_M,
-                alpha_M, num_items, recency_rate, l2, item_l2, handicap,
-                D, K, NUM_FREE, IS_ADAGRAD, IS_FROZEN, HAS_WIDE_ATOMICS, PRECISION,
+                items, noise, step, rows_B, u_MD, square_M, look, turn_M, alpha_M, recency_rate, l2, item_l2, handicap,
+                D, K, B, NUM_FREE, IS_ADAGRAD, IS_FROZEN, HAS_WIDE_ATOMICS, PRECISION,
             )  # fmt: skip
-        target_M, row_M = next_target_M, next_row_M
+        target_M, row_M, step = next_target_M, next_row_M, step + 1
         ended_M = is_on_M & (place_M >= count_M)
         if tl.sum(ended_M.to(tl.int32), axis=0) > 0:
             if not IS_TRAIL:
                 _store_users(users, user_squares, user_M, u_MD, square_M, ended_M, D)
-            turn_M, num_lanes, rank_M, is_new_M = _take_turns(turn_M, ended_M, num_lanes, num_users - taken, IS_TRAIL)
-            user_M, start_M, length_M, count_M, alpha_M, target_M, row_M, square_M, u_MD = _fill(
-                users, user_squares, tokens, starts, ends, order, alphas, targets, num_targets, coming + first + taken + rank_M,
-                is_new_M, user_M, start_M, length_M, count_M, alpha_M, target_M, row_M, square_M, u_MD, D, IS_TRAIL,
-            )  # fmt: skip
+            turn_M, num_lanes, rank_M, is_new_M = _take_turns(turn_M, ended_M, num_lanes, num_users - taken)
+            at_M = tl.where(is_new_M, tl.load(coming + first + taken + rank_M, mask=is_new_M, other=0), at_M)
+            user_M, start_M, length_M, count_M, alpha_M = _look_up(histories, at_M, turn_M < num_lanes, IS_TRAIL)
+            if not IS_TRAIL:
+                u_MD, square_M = _load_users(users, user_squares, user_M, u_MD, square_M, is_new_M, D)
             taken += tl.sum(is_new_M.to(tl.int32), axis=0)
             place_M = tl.where(ended_M, 0, place_M)
+            target_M, row_M = _load_targets(tokens, targets, start_M, place_M, turn_M < num_lanes)
 
 
 @triton.jit
-def _draw_step(key, step, thresholds, aliases, num_items, K: tl.constexpr):
-    """Return the items drawn at a step."""
-    k = _lanes(K)
-    return _draw_negatives(_draw(key, step, _TILE, k.to(tl.uint64)), k < K, thresholds, aliases, num_items)
+def _take_turns(turn_M, ended_M, num_lanes, num_left):
+    """Let lanes whose users have ended take the next users and keep their turns, while there are any.
 
-
-@triton.jit
-def _take_turns(turn_M, ended_M, num_lanes, num_left, IS_TRAIL: tl.constexpr):
-    """Let lanes whose users have ended take the next users, while there are any.
-
-    A lane of the interest keeps its turn; of the trail it comes after the others. Returns the turns and the number of lanes that
-    have users, then which of the next users each lane takes, and whether it does.
+    Returns the turns and the number of lanes that have users, then which of the next users each lane takes, and whether it does.
     """
     num_ended = tl.sum(ended_M.to(tl.int32), axis=0)
-    num_new = tl.minimum(num_ended, num_left)
-    if IS_TRAIL:
-        rank_M = tl.cumsum(ended_M.to(tl.int32), axis=0) - 1
-        turn_M = _close_ranks(turn_M, ended_M, num_lanes - num_ended)
-        turn_M = tl.where(ended_M & (rank_M < num_left), num_lanes - num_ended + rank_M, turn_M)
-    else:
-        rank_M = _rank(ended_M, turn_M)
-        turn_M = _close_ranks(turn_M, ended_M & (rank_M >= num_left), num_lanes - num_ended + num_new)
-    return turn_M, num_lanes - num_ended + num_new, rank_M, ended_M & (rank_M < num_left)
+    num_lanes += tl.minimum(num_ended, num_left) - num_ended
+    rank_M = _rank(ended_M, turn_M)
+    turn_M = _close_ranks(turn_M, ended_M & (rank_M >= num_left), num_lanes)
+    return turn_M, num_lanes, rank_M, ended_M & (rank_M < num_left)
 
 
 @triton.jit
@@ -122,35 +109,25 @@ def _close_ranks(turn_M, is_empty_M, num_lanes):
 
 
 @triton.jit
-def _fill(
-    users, user_squares, tokens, starts, ends, order, alphas, targets, num_targets, coming_M,
-    is_new_M, user_M, start_M, length_M, count_M, alpha_M, target_M, row_M, square_M, u_MD,
-    D: tl.constexpr, IS_TRAIL: tl.constexpr,
-):  # fmt: skip
-    """Return the lanes' state after new lanes have taken the users at the places coming_M of the order."""
-    at_M = tl.load(coming_M, mask=is_new_M, other=0)
-    new_M = tl.load(order + at_M, mask=is_new_M, other=0)
-    new_start_M = tl.load(starts + new_M, mask=is_new_M, other=0)
-    new_length_M = (tl.load(ends + new_M, mask=is_new_M, other=1) - new_start_M).to(tl.int32)
-    new_target_M, new_row_M = _load_targets(tokens, targets, new_start_M, 0, is_new_M)
-    if not IS_TRAIL:
-        d = _lanes(D)
-        has_MD = is_new_M[:, None] & (d < D)[None, :]
-        new_MD = tl.load(users + new_M[:, None] * D + d[None, :], mask=has_MD, other=0.0)
-        u_MD = tl.where(is_new_M[:, None], new_MD, u_MD)
-        square_M = tl.where(is_new_M, tl.load(user_squares + new_M, mask=is_new_M, other=0.0), square_M)
-    new_alpha_M = tl.load(alphas + at_M, mask=is_new_M, other=0.0) * (_TRAIL_RATE if IS_TRAIL else 1.0)
-    return (
-        tl.where(is_new_M, new_M.to(tl.int32), user_M),
-        tl.where(is_new_M, new_start_M, start_M),
-        tl.where(is_new_M, new_length_M, length_M),
-        tl.where(is_new_M, tl.load(num_targets + at_M, mask=is_new_M, other=0), count_M),
-        tl.where(is_new_M, new_alpha_M, alpha_M),
-        tl.where(is_new_M, new_target_M, target_M),
-        tl.where(is_new_M, new_row_M, row_M),
-        square_M,
-        u_MD,
-    )
+def _look_up(histories, at_M, is_on_M, IS_TRAIL: tl.constexpr):
+    """Return the users at the lanes' places of the order, the starts and lengths of their histories, how many targets they have,
+    and their learning rates.
+    """
+    _, starts, ends, order, alphas, _, num_targets = histories
+    user_M = tl.load(order + at_M, mask=is_on_M, other=0)
+    start_M = tl.load(starts + user_M, mask=is_on_M, other=0)
+    length_M = (tl.load(ends + user_M, mask=is_on_M, other=1) - start_M).to(tl.int32)
+    alpha_M = tl.load(alphas + at_M, mask=is_on_M, other=0.0) * (_TRAIL_RATE if IS_TRAIL else 1.0)
+    return user_M, start_M, length_M, tl.load(num_targets + at_M, mask=is_on_M, other=0), alpha_M
+
+
+@triton.jit
+def _load_users(users, user_squares, user_M, u_MD, square_M, is_new_M, D: tl.constexpr):
+    """Return the lanes' rows and Adagrad's sums after new lanes have loaded theirs."""
+    d = _lanes(D)
+    new_MD = tl.load(users + user_M[:, None] * D + d[None, :], mask=is_new_M[:, None] & (d < D)[None, :], other=0.0)
+    u_MD = tl.where(is_new_M[:, None], new_MD, u_MD)
+    return u_MD, tl.where(is_new_M, tl.load(user_squares + user_M, mask=is_new_M, other=0.0), square_M)
 
 
 @triton.jit
@@ -163,23 +140,22 @@ def _load_targets(tokens, targets, start_M, place_M, is_on_M):
 @triton.jit
 def _store_users(users, user_squares, user_M, u_MD, square_M, ended_M, D: tl.constexpr):
     d = _lanes(D)
-    at_MD = users + user_M.to(tl.int64)[:, None] * D + d[None, :]
+    at_MD = users + user_M[:, None] * D + d[None, :]
     tl.store(at_MD, u_MD, mask=ended_M[:, None] & (d < D)[None, :])
     tl.store(user_squares + user_M, square_M, mask=ended_M)
 
 
 @triton.jit
 def _train_users(
-    outputs, output_squares, corrections, u_MD, square_M, target_M, row_M, length_M, rows_K, turn_M, is_on_M,
-    alpha_M, num_items, recency_rate, l2, item_l2, handicap,
-    D: tl.constexpr, K: tl.constexpr, NUM_FREE: tl.constexpr, IS_ADAGRAD: tl.constexpr, IS_FROZEN: tl.constexpr,
-    HAS_WIDE_ATOMICS: tl.constexpr, PRECISION: tl.constexpr,
+    items, noise, step, rows_B, u_MD, square_M, look, turn_M, alpha_M, recency_rate, l2, item_l2, handicap,
+    D: tl.constexpr, K: tl.constexpr, B: tl.constexpr, NUM_FREE: tl.constexpr, IS_ADAGRAD: tl.constexpr,
+    IS_FROZEN: tl.constexpr, HAS_WIDE_ATOMICS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Train the lanes' users, but for the bias. Returns their rows, and Adagrad's sums."""
-    counts_KM = rows_K[:, None] != row_M[None, :]
+    target_M, _, _, length_M, _ = look
     steps_MD = _learn(
-        outputs, output_squares, corrections, u_MD, row_M, rows_K, counts_KM, turn_M, is_on_M, alpha_M, item_l2,
-        num_items, handicap, D, K, NUM_FREE, False, IS_ADAGRAD, IS_FROZEN, HAS_WIDE_ATOMICS, PRECISION,
+        items, noise, step, rows_B, u_MD, look, turn_M, alpha_M, item_l2, handicap,
+        D, K, B, 0, NUM_FREE, IS_ADAGRAD, IS_FROZEN, HAS_WIDE_ATOMICS, PRECISION,
     )  # fmt: skip
     age_M = tl.maximum(length_M - 1 - (target_M >> 1), 0)  # a lane without a user has none
     weight_M = 1.0 / (1.0 + age_M.to(tl.float32) * recency_rate)
@@ -195,29 +171,31 @@ def _train_users(
 
 @triton.jit
 def _learn(
-    outputs, squares, corrections, h_MD, row_M, rows_K, counts_KM, turn_M, is_on_M, alpha_M, l2, num_items, handicap,
-    D: tl.constexpr, K: tl.constexpr, NUM_FREE: tl.constexpr, IS_TRAIL: tl.constexpr,
-    IS_ADAGRAD: tl.constexpr, IS_FROZEN: tl.constexpr, HAS_WIDE_ATOMICS: tl.constexpr, PRECISION: tl.constexpr,
+    items, noise, step, rows_B, h_MD, look, turn_M, alpha_M, l2, handicap,
+    D: tl.constexpr, K: tl.constexpr, B: tl.constexpr, W: tl.constexpr, NUM_FREE: tl.constexpr, IS_ADAGRAD: tl.constexpr,
+    IS_FROZEN: tl.constexpr, HAS_WIDE_ATOMICS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Score a target of each lane and the negatives that count, and move their rows. Returns the steps of what predicts.
 
-    l2: of all items, or of each lane's, [M].
+    items: the outputs with sums and corrections, tokens and lags; rows_B: the first block of negatives; look: the lanes' targets,
+    their items, the starts and lengths of histories, and which lanes learn; l2: of all items, or of each lane's, [M].
+    W: 0 for the interest.
     """
-    d, k = _lanes(D), _lanes(K)
-    atomic_d = consecutive(d, num_items, HAS_WIDE_ATOMICS)
-    has_K, row_M = k < K, row_M.to(tl.int64)
-    starts_K, starts_M = outputs + rows_K * D, outputs + row_M * D
-    has_KD, has_MD = has_K[:, None] & (d < D)[None, :], is_on_M[:, None] & (d < D)[None, :]
-    v_KD = tl.load(starts_K[:, None] + d[None, :], mask=has_KD, other=0.0, cache_modifier=".cg")
+    outputs, squares, corrections, _, _ = items
+    _, row_M, _, _, is_on_M = look
+    d, atomic_d = _lanes(D), consecutive(_lanes(D), noise[3], HAS_WIDE_ATOMICS)
+    starts_M, has_MD = outputs + row_M.to(tl.int64) * D, is_on_M[:, None] & (d < D)[None, :]
     own_MD = tl.load(starts_M[:, None] + d[None, :], mask=has_MD, other=0.0, cache_modifier=".cg")
     score_M = tl.sum(h_MD * own_MD, axis=1) - tl.load(corrections + row_M, mask=is_on_M, other=0.0) - handicap
-    scores_KM = tl.dot(v_KD, tl.trans(h_MD), input_precision=PRECISION)
-    scores_KM -= tl.load(corrections + rows_K, mask=has_K, other=0.0)[:, None]
-    pull_M, pulls_KM = _pulls(score_M, tl.where(has_K[:, None] & counts_KM, scores_KM, float("-inf")), is_on_M)
-    now_MD = own_MD
+    v_BD, scores_BM, highest_M, others_M, sums_MD = _sum_up(
+        items, noise, step, rows_B, h_MD, look, score_M, D, K, B, W, PRECISION
+    )
+    whole_M = others_M + tl.exp(score_M - highest_M)
+    pull_M, share_M = tl.where(is_on_M, others_M / whole_M, 0.0), tl.where(is_on_M, -1.0 / whole_M, 0.0)
+    now_MD, pulls_BM = own_MD, share_M[None, :] * tl.exp(scores_BM - highest_M[None, :])
     if not IS_FROZEN:
-        same_MM, before_MM = _same_rows(tl.where(is_on_M, row_M.to(tl.int32), -1), turn_M)
-        if IS_TRAIL:  # L2 holds the biases, too, and is not in the sums
+        same_MM, before_MM = _same_rows(tl.where(is_on_M, row_M, -1), turn_M)
+        if W > 0:  # L2 holds the biases, too, and is not in the sums
             l2_MD = l2[:, None]
             square_M = pull_M * pull_M * tl.sum(h_MD * h_MD, axis=1) / D
         else:
@@ -225,58 +203,83 @@ def _learn(
             gradient_MD = pull_M[:, None] * h_MD - l2_MD * own_MD
             square_M = tl.sum(gradient_MD * gradient_MD, axis=1) / D
         rate_M = _rates(squares, row_M, square_M, same_MM, before_MM, is_on_M, alpha_M, IS_ADAGRAD)
-        steps_KD = tl.dot(pulls_KM, h_MD, input_precision=PRECISION)
-        alpha_K = tl.sum(tl.where(turn_M == 0, alpha_M, 0.0), axis=0) + k * 0.0
-        square_K = tl.sum(steps_KD * steps_KD, axis=1) / D
-        if IS_TRAIL:  # has so many negatives that [K, K] would not fit: sums of equal rows grow in the card's order
-            sums_K = tl.atomic_add(squares + rows_K, square_K, mask=has_K, sem="relaxed")
-            rates_K = alpha_K / tl.sqrt(tl.where(has_K, sums_K, 0.0) + square_K + _EPSILON)
-        else:
-            same_KK, before_KK = _same_rows(tl.where(has_K, rows_K.to(tl.int32), -1), k)
-            rates_K = _rates(squares, rows_K, square_K, same_KK, before_KK, has_K, alpha_K, IS_ADAGRAD)
+        alpha = tl.sum(tl.where(turn_M == 0, alpha_M, 0.0), axis=0)
+        for first in tl.range(0, K, B, num_stages=1):
+            if K > B:
+                rows_B = _draw_block(noise, step, first, K, B)
+                _v_BD, scores_BM = _score(items, h_MD, look, rows_B, first, D, K, B, W, PRECISION)
+                pulls_BM = share_M[None, :] * tl.exp(tl.minimum(scores_BM - highest_M[None, :], 0.0))
+            _move_negatives(items, rows_B, first, pulls_BM, h_MD, alpha, atomic_d, D, K, B, IS_ADAGRAD, PRECISION)
         adds_M = is_on_M
-        if not IS_TRAIL:  # the last lane of a row adds what all have moved it
+        if W == 0:  # the last lane of a row adds what all have moved it
             now_MD = _own_rows_in_turn(own_MD, h_MD, pull_M, rate_M, before_MM, l2, D, NUM_FREE, PRECISION)
             adds_M = is_on_M & (tl.sum(same_MM - before_MM, axis=0) == 1)
         step_MD = now_MD - own_MD + rate_M[:, None] * (pull_M[:, None] * h_MD - l2_MD * now_MD)
-        at_MD, at_KD = starts_M[:, None] + atomic_d[None, :], starts_K[:, None] + atomic_d[None, :]
+        at_MD = starts_M[:, None] + atomic_d[None, :]
         tl.atomic_add(at_MD, step_MD, mask=adds_M[:, None] & (atomic_d < D)[None, :], sem="relaxed")
-        tl.atomic_add(at_KD, rates_K[:, None] * steps_KD, mask=has_K[:, None] & (atomic_d < D)[None, :], sem="relaxed")
-    return tl.dot(tl.trans(pulls_KM), v_KD, pull_M[:, None] * now_MD, input_precision=PRECISION)
+    if K > B:
+        return pull_M[:, None] * now_MD + share_M[:, None] * sums_MD
+    return tl.dot(tl.trans(pulls_BM), v_BD, pull_M[:, None] * now_MD, input_precision=PRECISION)
 
 
 @triton.jit
-def _pulls(score_M, scores_KM, is_on_M):
-    """Return 1 - probability of each lane's target, and minus the probabilities of the negatives."""
-    highest_M = tl.maximum(score_M, tl.max(scores_KM, axis=0))
-    e_KM = tl.exp(scores_KM - highest_M[None, :])
-    others_M = tl.sum(e_KM, axis=0)
-    whole_M = others_M + tl.exp(score_M - highest_M)
-    pulls_KM = tl.where(is_on_M[None, :], -e_KM / whole_M[None, :], 0.0)
-    return tl.where(is_on_M, others_M / whole_M, 0.0), pulls_KM
-
-
-@triton.jit
-def _same_rows(rows_N, turn_N):
-    """Return two [N, N] of 1.0 and 0.0: whether two have the same row; whether, besides, the first has the earlier turn."""
-    same_NN = tl.where(rows_N[:, None] == rows_N[None, :], 1.0, 0.0)
-    return same_NN, tl.where(turn_N[:, None] < turn_N[None, :], same_NN, 0.0)
-
-
-@triton.jit
-def _rates(squares, rows_N, mean_squares_N, same_NN, before_NN, is_on_N, alpha_N, IS_ADAGRAD: tl.constexpr):
-    """Return the learning rates of N rows that move in turn, after adding to Adagrad's sums; same_NN, before_NN: of `_same_rows`.
-
-    The first turn of a row adds for all of them, as the order within one atomic add is not known.
+def _sum_up(
+    items, noise, step, rows_B, h_MD, look, highest_M,
+    D: tl.constexpr, K: tl.constexpr, B: tl.constexpr, W: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return the rows of the last block of negatives and their scores; the highest scores, own scores included; and with
+    e = exp(score - highest) the sums of e and, if there are several blocks, of e times the negatives' rows.
     """
-    rates_N = alpha_N
+    others_M, sums_MD = tl.zeros(highest_M.shape, tl.float32), tl.zeros(h_MD.shape, tl.float32)
+    v_BD, scores_BM = tl.zeros((B, h_MD.shape[1]), tl.float32), tl.zeros((B, h_MD.shape[0]), tl.float32)
+    for first in tl.range(0, K, B, num_stages=1):
+        if first > 0:
+            rows_B = _draw_block(noise, step, first, K, B)
+        v_BD, scores_BM = _score(items, h_MD, look, rows_B, first, D, K, B, W, PRECISION)
+        before_M, highest_M = highest_M, tl.maximum(highest_M, tl.max(scores_BM, axis=0))
+        e_BM = tl.exp(scores_BM - highest_M[None, :])
+        if K > B:
+            shrink_M = tl.exp(before_M - highest_M)
+            others_M *= shrink_M
+            sums_MD = tl.dot(tl.trans(e_BM), v_BD, sums_MD * shrink_M[:, None], input_precision=PRECISION)
+        others_M += tl.sum(e_BM, axis=0)
+    return v_BD, scores_BM, highest_M, others_M, sums_MD
+
+
+@triton.jit
+def _score(
+    items, h_MD, look, rows_B, first,
+    D: tl.constexpr, K: tl.constexpr, B: tl.constexpr, W: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return the rows of a block of negatives and their scores, -inf for those that are no negatives of a lane."""
+    outputs, _, corrections, tokens, lags = items
+    d, has_B = _lanes(D), first + tl.arange(0, B) < K
+    at_BD, has_BD = outputs + rows_B[:, None] * D + d[None, :], has_B[:, None] & (d < D)[None, :]
+    v_BD = tl.load(at_BD, mask=has_BD, other=0.0, cache_modifier=".cg")
+    counts_BM = has_B[:, None] & (rows_B[:, None] != look[1][None, :])
+    for lag in tl.static_range(W):
+        page_M, _ = _pages(tokens, lags, look, lag, W)
+        counts_BM = counts_BM & (rows_B[:, None] != page_M[None, :])
+    scores_BM = tl.dot(v_BD, tl.trans(h_MD), input_precision=PRECISION)
+    scores_BM -= tl.load(corrections + rows_B, mask=has_B, other=0.0)[:, None]
+    return v_BD, tl.where(counts_BM, scores_BM, float("-inf"))
+
+
+@triton.jit
+def _move_negatives(
+    items, rows_B, first, pulls_BM, h_MD, alpha, atomic_d,
+    D: tl.constexpr, K: tl.constexpr, B: tl.constexpr, IS_ADAGRAD: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Move a block of negatives. An item that was drawn twice makes the same step twice, whichever of the two is first."""
+    outputs, squares, _, _, _ = items
+    has_B = first + tl.arange(0, B) < K
+    steps_BD, rates_B = tl.dot(pulls_BM, h_MD, input_precision=PRECISION), alpha + rows_B * 0.0
     if IS_ADAGRAD:
-        all_N = tl.sum(same_NN * mean_squares_N[:, None], axis=0)
-        is_first_N = is_on_N & (tl.sum(before_NN, axis=0) == 0)
-        sums_N = tl.atomic_add(squares + rows_N, all_N, mask=is_first_N, sem="relaxed")
-        sums_N = tl.where(is_first_N, sums_N, 0.0) + mean_squares_N
-        rates_N = alpha_N / tl.sqrt(sums_N + tl.sum(before_NN * sums_N[:, None], axis=0) + _EPSILON)
-    return rates_N
+        square_B = tl.sum(steps_BD * steps_BD, axis=1) / D
+        sums_B = tl.atomic_add(squares + rows_B, square_B, mask=has_B, sem="relaxed")
+        rates_B = alpha / tl.sqrt(tl.where(has_B, sums_B, 0.0) + square_B + _EPSILON)
+    at_BD = outputs + rows_B[:, None] * D + atomic_d[None, :]
+    tl.atomic_add(at_BD, rates_B[:, None] * steps_BD, mask=has_B[:, None] & (atomic_d < D)[None, :], sem="relaxed")
 
 
 @triton.jit
@@ -303,8 +306,9 @@ def _own_rows_in_turn(
 
 
 @triton.jit
-def _pages(tokens, lags, start_M, length_M, target_M, row_M, is_on_M, lag, W: tl.constexpr):
+def _pages(tokens, lags, look, lag, W: tl.constexpr):
     """Return the pages at a lag before the targets, or after them, -1 for none or the target itself, and the lag's weights."""
+    target_M, row_M, start_M, length_M, is_on_M = look
     is_backward_M = (target_M & 1) == 1
     at_M = (target_M >> 1) + tl.where(is_backward_M, lag + 1, -1 - lag)
     page_M = tl.load(tokens + start_M + at_M, mask=is_on_M & (at_M >= 0) & (at_M < length_M), other=-1)
@@ -315,65 +319,42 @@ def _pages(tokens, lags, start_M, length_M, target_M, row_M, is_on_M, lag, W: tl
 
 @triton.jit
 def _train_sums(
-    outputs, output_squares, inputs, input_squares, lags, lag_squares, tokens, corrections, l2s,
-    target_M, row_M, start_M, length_M, rows_K, turn_M, is_on_M, alpha_M, num_items, handicap,
-    D: tl.constexpr, K: tl.constexpr, W: tl.constexpr, HAS_WIDE_ATOMICS: tl.constexpr, PRECISION: tl.constexpr,
+    items, inputs, input_squares, lag_squares, l2s, noise, step, rows_B, look, turn_M, alpha_M, handicap,
+    D: tl.constexpr, K: tl.constexpr, B: tl.constexpr, W: tl.constexpr, HAS_WIDE_ATOMICS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Let the sums of the pages around the lanes' targets predict them. Moves the outputs, these pages' inputs, and the lags."""
+    _, _, _, tokens, lags = items
+    target_M, row_M, start_M, length_M, _ = look
     d, is_backward_M = _lanes(D), (target_M & 1) == 1
-    counts_KM = rows_K[:, None] != row_M[None, :]
     h_MD, squares_M = turn_M[:, None] * d[None, :] * 0.0, turn_M * 0.0
     for lag in range(W):
-        page_M, weight_M = _pages(tokens, lags, start_M, length_M, target_M, row_M, is_on_M, lag, W)
+        page_M, weight_M = _pages(tokens, lags, look, lag, W)
         has_MD = (page_M >= 0)[:, None] & (d < D)[None, :]
         at_MD = inputs + page_M.to(tl.int64)[:, None] * D + d[None, :]
         h_MD += weight_M[:, None] * tl.load(at_MD, mask=has_MD, other=0.0, cache_modifier=".cg")
         squares_M += weight_M * weight_M
-        counts_KM = counts_KM & (rows_K[:, None] != page_M[None, :])
     scale_M = 1.0 / tl.sqrt(tl.sqrt(tl.maximum(squares_M, 1e-12)))
     bias_M = D - 1 - is_backward_M.to(tl.int32)
     h_MD = tl.where(d[None, :] == bias_M[:, None], _BIAS, scale_M[:, None] * h_MD)
     learns_M = squares_M > 0  # otherwise all pages around it are the target itself
-    l2_M = tl.load(l2s + row_M, mask=learns_M, other=0.0)
+    look = (target_M, row_M, start_M, length_M, learns_M)
     g_MD = _learn(
-        outputs, output_squares, corrections, h_MD, row_M, rows_K, counts_KM, turn_M, learns_M, alpha_M, l2_M,
-        num_items, handicap, D, K, D, True, True, False, HAS_WIDE_ATOMICS, PRECISION,
+        items, noise, step, rows_B, h_MD, look, turn_M, alpha_M, tl.load(l2s + row_M, mask=learns_M, other=0.0), handicap,
+        D, K, B, W, D, True, False, HAS_WIDE_ATOMICS, PRECISION,
     )  # fmt: skip
     g_MD = tl.where((d < D - _NUM_BIASES)[None, :], g_MD, 0.0)
-    _move_inputs(
-        inputs, input_squares, lags, lag_squares, tokens, l2s, g_MD, scale_M, start_M, length_M, target_M, row_M, turn_M,
-        learns_M, alpha_M, num_items, D, W, HAS_WIDE_ATOMICS,
-    )  # fmt: skip
-
-
-@triton.jit
-def _move_inputs(
-    inputs, input_squares, lags, lag_squares, tokens, l2s, g_MD, scale_M, start_M, length_M, target_M, row_M, turn_M,
-    learns_M, alpha_M, num_items, D: tl.constexpr, W: tl.constexpr, HAS_WIDE_ATOMICS: tl.constexpr,
-):  # fmt: skip
-    """Move the inputs of the pages around the targets, lag after lag, then the weights of the lags, by the steps of the sums."""
-    d, is_backward_M = _lanes(D), (target_M & 1) == 1
-    atomic_d = consecutive(d, num_items, HAS_WIDE_ATOMICS)
+    atomic_d = consecutive(d, noise[3], HAS_WIDE_ATOMICS)
     square_M = tl.sum(g_MD * g_MD, axis=1) / D
     lag_L = tl.arange(0, triton.next_power_of_2(2 * W))
     steps_L = lag_L * 0.0
-    for lag in range(W):
-        page_M, weight_M = _pages(tokens, lags, start_M, length_M, target_M, row_M, learns_M, lag, W)
-        is_page_M, at_M, factor_M = page_M >= 0, page_M.to(tl.int64), weight_M * scale_M
-        at_MD = inputs + at_M[:, None] * D
-        has_MD = is_page_M[:, None] & (d < D)[None, :]
-        c_MD = tl.load(at_MD + d[None, :], mask=has_MD, other=0.0, cache_modifier=".cg")
-        towards_M = tl.sum(g_MD * c_MD, axis=1) * scale_M
+    for lag in range(W):  # inputs move lag after lag
+        page_M, weight_M = _pages(tokens, lags, look, lag, W)
+        towards_M = scale_M * _move_inputs(
+            inputs, input_squares, l2s, g_MD, square_M, page_M, weight_M * scale_M, turn_M, alpha_M, atomic_d, D, W
+        )
         before = tl.sum(tl.where(is_backward_M, 0.0, towards_M), axis=0)
         after = tl.sum(tl.where(is_backward_M, towards_M, 0.0), axis=0)
         steps_L += tl.where(lag_L == lag, before, 0.0) + tl.where(lag_L == W + lag, after, 0.0)
-        same_MM, before_MM = _same_rows(page_M, turn_M)
-        mean_M = factor_M * factor_M * square_M
-        rate_M = _rates(input_squares, at_M, mean_M, same_MM, before_MM, is_page_M, alpha_M, True)
-        shrink_M = rate_M * (_L2_WINDOW / W) * tl.load(l2s + at_M, mask=is_page_M, other=0.0)
-        step_MD = (rate_M * factor_M)[:, None] * g_MD - shrink_M[:, None] * c_MD
-        is_moved_MD = is_page_M[:, None] & (atomic_d < D - _NUM_BIASES)[None, :]
-        tl.atomic_add(at_MD + atomic_d[None, :], step_MD, mask=is_moved_MD, sem="relaxed")
     _move_lags(lags, lag_squares, lag_L, steps_L, tl.sum(tl.where(turn_M == 0, alpha_M, 0.0), axis=0))
 
 

@@ -106,10 +106,8 @@ def _multiply(builder, out, left, right, num_rows, num_lines, num_terms):
     Few rows that are left over are added up one by one: a tile runs empty at the end of its stream.
     """
     few = _index(_ROWS // 2 - 1)
-    num_blocks, num_pairs = (
-        builder.udiv(builder.add(num_rows, few), _index(_ROWS)),
-        builder.udiv(num_lines, _index(_LINES)),
-    )
+    num_blocks = builder.udiv(builder.add(num_rows, few), _index(_ROWS))
+    num_pairs = builder.udiv(num_lines, _index(_LINES))
     in_blocks, in_pairs = builder.mul(num_blocks, _index(_ROWS)), builder.mul(num_pairs, _index(_LINES))
     zero = _index(0)
     for first_line, last_line, width in ((zero, in_pairs, _LINES), (in_pairs, num_lines, 1)):

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from surf2vec.trainer.errors import ResourceError
-from surf2vec.trainer.kernels.signature import fits_trail_program
 from surf2vec.trainer.plan.prediction import Prediction, Rates, predict
 from surf2vec.trainer.plan.sharing import ALONE, Sharing
 from surf2vec.trainer.plan.sizes import MEASURED_TOKENS, TOKEN_BYTES, Sizes, Work, device_bytes, tray_bytes
@@ -198,8 +197,9 @@ def _has_trail_on_device(work: Work, sizes: Sizes, budget: Budget, division: Div
     """Return whether the GPU is to train the trail: beside one item block, whose tokens the trail needs, and where it fits."""
     if budget.device_bytes is None or not sizes.trail_bytes or division.num_blocks > 1 or not sizes.sharing.is_alone:
         return False
-    is_beside = sizes.config.interest_size > 0 and fits_trail_program(sizes.config)
-    return is_beside and _device_bytes(work, sizes, budget, 1, has_trail=True) <= budget.device_bytes
+    return (
+        sizes.config.interest_size > 0 and _device_bytes(work, sizes, budget, 1, has_trail=True) <= budget.device_bytes
+    )
 
 
 def _item_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> int:
@@ -272,12 +272,8 @@ def _explain_trail(plan: Plan, work: Work, sizes: Sizes, budget: Budget) -> str:
     """Return in words who trains the trail, and why."""
     if plan.trail_on_device:
         return "the GPU trains the trail, too"
-    if plan.num_blocks > 1:
-        why = "the items are divided"
-    elif not fits_trail_program(sizes.config):
-        why = "a program on the GPU does not hold so many negatives of so many dimensions"
-    else:
-        why = f"both would need {size(_device_bytes(work, sizes, budget, 1, has_trail=True))} there"
+    needed = size(_device_bytes(work, sizes, budget, 1, has_trail=True))
+    why = "the items are divided" if plan.num_blocks > 1 else f"both would need {needed} there"
     return f"the CPU trains the trail beside the GPU, as {why}"
 
 

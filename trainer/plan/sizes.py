@@ -121,10 +121,8 @@ def training_sizes(config: TrainConfig, num_items: int, tree: Tree | None) -> Si
     """Return the sizes for a configuration; tree: of hierarchical softmax, if any."""
     num_outputs = tree.num_rows if tree else num_items
     row_bytes = config.interest_size * 4 + 4  # float32, and the row's optimizer state
-    table_bytes, thinning_bytes = (
-        (num_outputs + num_items * config.has_inputs) * row_bytes,
-        num_items * THINNING_BYTES_PER_ITEM,
-    )
+    table_bytes = (num_outputs + num_items * config.has_inputs) * row_bytes
+    thinning_bytes = num_items * THINNING_BYTES_PER_ITEM
     return Sizes(
         config=config,
         user_bytes=config.interest_size * BYTES[config.dtype] + 4 if config.interest_size else 0,

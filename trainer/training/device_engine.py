@@ -215,11 +215,8 @@ class DeviceEngine(Engine):
             yield self._measure(running)
 
     def _measure(self, running: DevicePass) -> FinishedPass:
-        done, results, num_items = (
-            running.partition_pass,
-            running.buffers.host_results,
-            running.lengths["sampled_items"],
-        )
+        done, results = running.partition_pass, running.buffers.host_results
+        num_items = running.lengths["sampled_items"]
         if not np.isfinite(results["bounds"]).all():
             return FinishedPass(done, is_finite=False)
         items, users = np.split(results["sample"][: num_items + running.lengths["sampled_users"]], [num_items])

@@ -18,7 +18,7 @@ from surf2vec.trainer.gensim.warm_start import WarmStart, read_warm_start
 from surf2vec.trainer.kernels import Kernel
 from surf2vec.trainer.kernels.failures import explain_failures
 from surf2vec.trainer.kernels.first_rows import at_rest, begin_items, begin_trail, begin_users
-from surf2vec.trainer.kernels.signature import Pass, fits_trail_program
+from surf2vec.trainer.kernels.signature import Pass
 from surf2vec.trainer.model.objectives import TrailTables, make_sampling, make_trail_tables
 from surf2vec.trainer.model.rows import Items, Rows, TrailItems
 from surf2vec.trainer.model.trees import make_tree
@@ -132,7 +132,7 @@ def try_kernel(kernel: Kernel, config: TrainConfig) -> None:
     users, items, trail, tables, work = _make_up_work(config, length=8)
     with explain_failures(lambda: "one made-up user"):
         kernel.train_users(users, items, work)
-        if config.trail_size and kernel.gpu and fits_trail_program(config):
+        if config.trail_size and kernel.gpu:
             kernel.gpu.train_trail(trail, work, tables, config.trail_backward)
         if not (np.isfinite(users.vectors).all() and np.isfinite(items.outputs.vectors).all()):
             raise ArithmeticError("the vectors that it returned are not finite")

@@ -16,6 +16,9 @@ from surf2vec.trainer.model.objectives import MAX_SCORE, RANGE_32
 from surf2vec.trainer.model.rows import EPSILON, Items, Rows
 from surf2vec.trainer.model.trees import path
 
+NUM_AT_ONCE = 10**9
+"""Negatives that a card reads at a time. If there are more, it scores them anew before it moves them, block after block."""
+
 Sums = dict[int, np.ndarray]
 """Gradients of items that stand still, float32[D], by row."""
 
@@ -160,9 +163,26 @@ def learn_by_draws(
         steps_MD[m] += pull * v[item]
         gradient_D, scored_D = (pull * h_MD[m] - l2_D * row_D for row_D in (v[item], own_MD[m]))
         move_output(outputs, item, gradient_D, scored_D, lane.alpha, work, sums)
-    for item, step_D in zip(negatives_K, steps_KD, strict=True):
+    for k, (item, step_D) in enumerate(zip(negatives_K, steps_KD, strict=True)):
+        if k >= NUM_AT_ONCE:
+            scores_M = np.where(own_M == item, -np.inf, h_MD @ v_KD[k] - corrections[item])
+            step_D = pull_anew(scores_MR, scores_M) @ h_MD
+        before_D = v[item].copy()
         move_output(outputs, item, step_D, step_D, lanes[0].alpha, work, sums)
+        note_move(v_KD, negatives_K, k, v[item] - before_D)
     return steps_MD
+
+
+def note_move(v_KD: np.ndarray, rows_K: np.ndarray, k: int, move_D: np.ndarray) -> None:
+    """Move the copies of a negative that are in later blocks."""
+    is_later_K = np.arange(len(rows_K)) // NUM_AT_ONCE > k // NUM_AT_ONCE
+    v_KD[is_later_K & (rows_K == rows_K[k])] += move_D
+
+
+def pull_anew(scores_MR: np.ndarray, scores_M: np.ndarray) -> np.ndarray:
+    """The pulls of a negative by its scores as they are now, at most the highest, and by the sum over all rows as they were."""
+    highest_M = scores_MR.max(axis=1)
+    return -np.exp(np.minimum(scores_M - highest_M, 0)) / np.exp(scores_MR - highest_M[:, None]).sum(axis=1)
 
 
 def move_output(

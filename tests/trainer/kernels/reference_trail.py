@@ -13,7 +13,8 @@ from surf2vec.trainer.draws import GAMMA, MASK, TILE, WINDOW, counter, mix
 from surf2vec.trainer.kernels.signature import L2_WINDOW, LAG_RATE, LEAST_LAG, TRAIL_RATE, TRAIL_TILE_USERS, Pass
 from surf2vec.trainer.model.objectives import TrailTables
 from surf2vec.trainer.model.rows import Rows, TrailItems
-from tests.trainer.kernels.reference import draw_negative, softmax
+from tests.trainer.kernels import reference
+from tests.trainer.kernels.reference import draw_negative, note_move, pull_anew, softmax
 
 TINY = np.float32(1e-12)
 
@@ -62,16 +63,19 @@ def train_trail(trail: TrailItems, work: Pass, tables: TrailTables, backward: fl
             train_step(trail, looks, work, tables, key, step, at_once)
             num_targets += len(lanes)
             step += 1
-            leave(lanes)
+            leave(lanes, waiting if at_once else [])
     return num_targets
 
 
-def leave(lanes: list[Lane]) -> None:
-    """Go on to the next target; the last lane takes the place of one that has ended."""
+def leave(lanes: list[Lane], waiting: list[Lane]) -> None:
+    """Go on to the next target; one that waits, or else the last lane, takes the place of one that has ended."""
     number = 0
     while number < len(lanes):
         lanes[number].next += 1
         if lanes[number].next < len(lanes[number].targets):
+            number += 1
+        elif waiting:
+            lanes[number] = waiting.pop(0)
             number += 1
         else:
             last = lanes.pop()
@@ -125,16 +129,19 @@ def train_step(
     negatives_KD, items = v[rows_K].copy(), [one.item for one in looks]
     own_MD, steps_MD = v[items].copy(), np.zeros((len(looks), v.shape[1]), np.float32)
     pulls_M, pulls_MK = np.zeros(len(looks), np.float32), np.zeros((len(looks), len(rows_K)), np.float32)
+    scores_MR = np.zeros((len(looks), 1 + len(rows_K)), np.float32)
     for m, one in enumerate(looks):
         if not one.pages:
             continue
         scores_K = negatives_KD @ one.hidden - tables.corrections[rows_K]
         scores_K[(rows_K == one.item) | np.isin(rows_K, one.pages)] = -np.inf
         own = own_MD[m] @ one.hidden - tables.corrections[one.item] - np.log(work.config.negative_weight)
-        p = softmax(np.append(own, scores_K))
+        scores_MR[m] = np.append(own, scores_K)
+        p = softmax(scores_MR[m])
         pulls_M[m], pulls_MK[m] = p[1:].sum(), -p[1:]
         steps_MD[m] = pulls_MK[m] @ negatives_KD
-    negative_steps_KD = pulls_MK.T @ np.stack([one.hidden for one in looks])
+    hidden_MD = np.stack([one.hidden for one in looks])
+    negative_steps_KD = pulls_MK.T @ hidden_MD
 
     for m, one in enumerate(looks):
         if one.pages:
@@ -142,8 +149,15 @@ def train_step(
             row_D = own_MD[m] if at_once else v[one.item].copy()
             steps_MD[m] += pulls_M[m] * row_D
             v[one.item] += rate * (pulls_M[m] * one.hidden - tables.l2s[one.item] * row_D)
-    for row, step_D in zip(rows_K, negative_steps_KD, strict=True):
-        v[row] += rate_of(trail.outputs, row, np.mean(step_D**2), looks[0].alpha) * step_D
+    for k, (row, step_D) in enumerate(zip(rows_K, negative_steps_KD, strict=True)):
+        if k >= reference.NUM_AT_ONCE:
+            scores_M = np.where(
+                np.isinf(scores_MR[:, 1 + k]), -np.inf, hidden_MD @ negatives_KD[k] - tables.corrections[row]
+            )
+            step_D = np.where([bool(one.pages) for one in looks], pull_anew(scores_MR, scores_M), 0) @ hidden_MD
+        move_D = rate_of(trail.outputs, row, np.mean(step_D**2), looks[0].alpha) * step_D
+        v[row] += move_D
+        note_move(negatives_KD, rows_K, k, move_D)
     move_inputs(trail, looks, steps_MD, tables, at_once)
 
 

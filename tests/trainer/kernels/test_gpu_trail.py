@@ -3,6 +3,7 @@
 import dataclasses
 from copy import deepcopy
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from surf2vec.trainer.kernels.cpu import train_trail
 from surf2vec.trainer.kernels.signature import TRAIL_TILE_USERS, Pass
 from surf2vec.trainer.model.objectives import TrailTables
 from surf2vec.trainer.model.rows import TrailItems
-from tests.trainer.kernels import reference_trail
+from tests.trainer.kernels import reference, reference_trail
 from tests.trainer.kernels.test_gpu import HAS_GPU, gpu, is_interpreted
 from tests.trainer.kernels.test_trail import arrays, learn_cycles, make_config, make_tables
 from tests.trainer.kernels.work import make_work
@@ -35,7 +36,10 @@ def check_agreement(case: Case, backward: float) -> int:
     """A card and its reference end with the same rows. Returns the number of targets."""
     trail, tables, work = case
     expected = deepcopy(trail)
-    wanted = reference_trail.train_trail(expected, work, tables, backward, at_once=True)
+    with mock.patch.object(
+        reference, "NUM_AT_ONCE", gpu.negatives_at_once(work.config.trail_negative, work.config.trail_size)
+    ):
+        wanted = reference_trail.train_trail(expected, work, tables, backward, at_once=True)
     assert gpu.train_trail(trail, work, tables, backward) == wanted
     for found, other in zip(arrays(trail), arrays(expected), strict=True):
         np.testing.assert_allclose(found, other, atol=TOLERANCE, rtol=SHARE)
@@ -54,6 +58,13 @@ def check_agreement(case: Case, backward: float) -> int:
 def test_it_does_what_the_reference_does(backward: float, settings: dict[str, float]) -> None:
     """Thirty items: most steps have lanes with the same target or page, and negatives that were drawn twice or are pages."""
     assert check_agreement(make_case(TRAIL_TILE_USERS + 8, **settings), backward) > 20
+
+
+@in_order
+def test_negatives_in_blocks_do_what_the_reference_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that are pages around a target, in any block."""
+    monkeypatch.setattr(gpu, "MAX_BLOCK_VALUES", 256)
+    assert check_agreement(make_case(6, trail_negative=40), 0.5) > 5
 
 
 @in_order

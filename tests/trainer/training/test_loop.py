@@ -119,9 +119,10 @@ def test_stopped_and_resumed_ends_as_undisturbed(corpus_dir: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("settings", "num_blocks"),
     [
-        ({"dtype": "bfloat16", "tile_users": 5}, 1),
+        ({"dtype": "bfloat16"}, 1),
         ({"dm": 1, "objective": "negative_sampling", "optimizer": "sgd"}, 1),
         ({"hs": 1, "tree": "two_level"}, 1),
+        ({"tile_users": 5}, 1),
         ({"accumulate": 7, "threads": 2}, 1),
         ({"patience": 2, "epochs": 12, "alpha": 0.5}, 1),
         ({}, 3),
