@@ -1,9 +1,11 @@
-"""Rows of a tile: whatever the order of lanes no update is lost, and rows may be anywhere in a large table.
+"""Rows of a tile: whatever the order of programs and lanes no update is lost, and rows may be anywhere in a large table.
 
-In Triton's interpreter, whose atomic adds are done here in any order.
+In Triton's interpreter, whose atomic adds are done here in any order, and whose programs take turns at each of them.
 """
 
 import importlib
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from greenlet import getcurrent, greenlet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.trainer.kernels.test_gpu import HAS_GPU, check_agreement, gpu, interpret, make_config, make_work
+from surf2vec.trainer.kernels import signature
+from surf2vec.trainer.model.rows import Rows
+from tests.trainer.kernels.test_gpu import HAS_GPU, check_agreement, gpu, interpret, make_config, make_rows, make_work
 from tests.trainer.kernels.test_gpu_trail import check_agreement as check_trail
 from tests.trainer.kernels.test_gpu_trail import make_case
 
@@ -26,11 +31,12 @@ few = settings(max_examples=5)
 
 
 class AnyOrder:
-    """Does the elements of an atomic operation in any order."""
+    """Does the elements of an atomic operation in any order; sums: what was added to a float32, by its address."""
 
     def __init__(self, seed: int) -> None:
-        self.rng = np.random.default_rng(seed)
+        self.rng, self.sums = np.random.default_rng(seed), dict[int, float]()
         self.real = Builder.create_atomic_rmw
+        self.between: Callable[[], None] = lambda: None
 
     def __enter__(self) -> "AnyOrder":
         Builder.create_atomic_rmw = lambda builder, *arguments: self.move(builder, *arguments)
@@ -40,12 +46,48 @@ class AnyOrder:
         Builder.create_atomic_rmw = self.real
 
     def move(self, builder: Any, op: Any, at: Any, value: Any, mask: Any, *others: Any) -> Any:
+        self.between()
         order = self.rng.permutation(at.data.size)
         parts = [Handle(np.broadcast_to(x.data, at.data.shape).reshape(-1)[order], x.dtype) for x in (at, value, mask)]
         found = self.real(builder, op, *parts, *others)
+        if op == interpreter._ir.ATOMIC_OP.FADD:
+            for address, added, is_on in zip(*(part.data for part in parts), strict=True):
+                self.sums[int(address)] = self.sums.get(int(address), 0.0) + float(added) * bool(is_on)
         before = np.empty_like(found.data)
         before[order] = found.data
         return Handle(before.reshape(at.data.shape), found.dtype)
+
+    def added_to(self, array: np.ndarray) -> np.ndarray:
+        """What was added to the elements of an array."""
+        first = array.ctypes.data
+        return np.array([self.sums.get(first + 4 * i, 0.0) for i in range(array.size)]).reshape(array.shape)
+
+
+class TakingTurns:
+    """In place of `train_stream`: its programs run side by side, and any of them goes on at each atomic operation of another."""
+
+    def __init__(self, program: Any, any_order: AnyOrder) -> None:
+        self.program, self.any_order, self.num_programs = program, any_order, 0
+
+    def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
+        function, builder, main = self.program.rewrite(), interpreter.interpreter_builder, getcurrent()
+
+        def run(*tensors: Any, num_warps: int, **constants: Any) -> None:
+            named = inspect.getcallargs(function, *tensors, **constants)
+            named = {
+                name: each if name in constants else interpreter._implicit_cvt(each) for name, each in named.items()
+            }
+            scope, self.any_order.between = interpreter._patch_lang(function), main.switch
+            builder.set_grid_dim(*grid, 1, 1)
+            programs = [greenlet(lambda: function(**named)) for _ in range(grid[0])]
+            while running := [place for place, program in enumerate(programs) if not program.dead]:
+                place = int(self.any_order.rng.choice(running))
+                builder.set_grid_idx(place, 0, 0)
+                programs[place].switch()
+            scope.restore()
+            self.any_order.between, self.num_programs = lambda: None, grid[0]
+
+        return run
 
 
 @pytest.mark.slow
@@ -64,6 +106,42 @@ def test_lanes_of_the_trail_in_any_order_do_what_the_reference_does(seed: int, n
     """Lanes have the same target, the same page at a lag, and the same lags."""
     with AnyOrder(seed):
         check_trail(make_case(9, num_items, trail_window=window, trail_negative=5), 0.5)
+
+
+@pytest.mark.slow
+@few
+@given(seed=st.integers(0, 2**32), num_items=st.integers(4, 12))
+def test_programs_side_by_side_lose_no_update(seed: int, num_items: int) -> None:
+    """Each row of items ends as it began plus all that was added to it, by whichever program; so do Adagrad's sums."""
+    with AnyOrder(seed) as any_order, pytest.MonkeyPatch.context() as patch:
+        turns = TakingTurns(gpu.train_stream, any_order)
+        patch.setattr(signature, "STREAM_USERS", 3)
+        patch.setattr(gpu, "train_stream", turns)
+        work = make_work(make_config(tile_users=2), 12, num_items)
+        users, items = make_rows(work)
+        rows = gpu.on_device(items.outputs, torch.device("cpu"))
+        scratch = gpu.make_scratch(len(work.hashes), len(work.tokens), torch.device("cpu"))
+        gpu.launch(
+            gpu.on_device(users, rows.vectors.device),
+            rows,
+            gpu.on_device(work, rows.vectors.device, streams=work.streams),
+            scratch,
+        )
+        check_sums(any_order, [(rows, items.outputs)])
+        trail, tables, work = make_case(12, num_items, trail_negative=5)
+        rows = gpu.on_device(trail, torch.device("cpu"), **vars(tables))
+        scratch = gpu.make_scratch(len(work.hashes), len(work.tokens), torch.device("cpu"))
+        gpu.launch_trail(rows, gpu.on_device(work, rows.outputs.vectors.device, streams=work.streams), scratch, 0.5)
+        check_sums(any_order, [(rows.outputs, trail.outputs), (rows.inputs, trail.inputs)])
+        assert turns.num_programs > 1
+
+
+def check_sums(any_order: AnyOrder, tables: list[tuple[Any, Rows]]) -> None:
+    for found, begun in tables:
+        for after, before in ((found.vectors.numpy(), begun.vectors), (found.squares.numpy(), begun.squares)):
+            added = any_order.added_to(after)
+            assert np.abs(added).max() > 0
+            np.testing.assert_allclose(after, before + added, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("is_trail", [False, True])
