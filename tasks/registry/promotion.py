@@ -260,7 +260,9 @@ def _get_version(registered: Registered, number: int) -> Version:
 
 
 def _check_complete(root: Root, version: Version) -> None:
-    """Raise DamageError unless the version's export and the generation that a night would build on are complete."""
+    """Raise DamageError unless the version's export and generation are complete, InputError if another root is to keep them."""
+    if version.tags.get(ROOT_TAG) not in (None, read_root_id(root)):
+        raise InputError(f"version {version.number} is of another root than {root.path}: give this command there")
     release = version.tags.get("release", "")
     place = root.export(release) / EXPORT_MANIFEST
     problem = f"version {version.number} cannot serve: "

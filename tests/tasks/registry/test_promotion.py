@@ -29,6 +29,7 @@ from surf2vec.tasks.registry.promotion import (
 )
 from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.registry.releases import add_serving
+from surf2vec.tasks.root.identity import remember_registry
 from surf2vec.tasks.root.records import GateStep
 from surf2vec.tasks.root.run import Root, Run, lock_root
 from surf2vec.trainer.errors import DamageError, HeldBackError, InputError, ResourceError, UnavailableError
@@ -210,6 +211,16 @@ def test_what_was_held_is_no_place_to_roll_back_to(root: Root) -> None:
     tracking.set_tags(root.tracking_uri, read_registry(root, PUBLISH).versions[0], {"rolled_back_from": None})
     with pytest.raises(InputError, match="no version served before version 1"):
         rollback(root, PUBLISH, None)
+
+
+def test_a_version_of_another_root_serves_only_where_it_was_made(root: Root, tmp_path: Path) -> None:
+    """Even if that root has the same files: the one that registered it may have given up its generation."""
+    other = Root(shutil.copytree(root.path, tmp_path / "other"))
+    remember_registry(other, "another", root.tracking_uri)
+    for move in (lambda: promote(other, PUBLISH, 3, "x"), lambda: rollback(other, PUBLISH, None)):
+        with pytest.raises(InputError, match=r"version \d is of another root than .*other: give this command there"):
+            move()
+    assert aliases_of(root)["champion"] == 2
 
 
 def test_without_anything_to_serve_nothing_moves(root: Root, tmp_path: Path) -> None:
