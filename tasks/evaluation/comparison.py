@@ -35,7 +35,9 @@ from surf2vec.tasks.evaluation.evaluate import (
     rank_held_out,
 )
 from surf2vec.tasks.evaluation.measures import hits, measure_gain, reciprocals
+from surf2vec.tasks.evaluation.returns import measure_returns
 from surf2vec.tasks.evaluation.scores import Scores, score_of
+from surf2vec.tasks.release.folder import EXPORT_MANIFEST, open_folder
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.store.generation import Generation, open_generation
@@ -97,19 +99,23 @@ def evaluate_and_compare(
 ) -> dict[str, Any]:
     """Return the record of step "evaluate": the quality of the store's generation, and its comparison with the champion.
 
-    "comparison" has the champion (None if there is none) and the result of `compare_releases`.
-    `name`: the path of the file with the ranks, within the root; drop: see `compare_releases`.
+    "comparison" has the champion (None if there is none) and the result of `compare_releases`, "returns" that of
+    `measure_returns`. `name`: the path of the file with the ranks, within the root; drop: see `compare_releases`.
     """
     corpus, generation = open_corpus(corpus_dir), open_generation(root.store)
     evaluation = evaluate(corpus, generation, on_event, memory_bytes)
     if generation.has_seen_held_out:  # it was evaluated before them
         return evaluation
-    other = open_side(root, champion) if champion else "there is no champion"
+    if champion is None:
+        return evaluation | {"comparison": {"champion": None, "reason": "there is no champion"}}
+    other = open_side(root, champion)
     if isinstance(other, str):
         return evaluation | {"comparison": {"champion": champion, "reason": other}}
     result = compare_releases(side_of(corpus, generation), other, root.path / name, drop, memory_bytes, on_event)
     ranks = {} if "reason" in result else {"ranks": name}
-    return evaluation | {"comparison": {"champion": champion} | result | ranks}
+    has_export = (root.export(champion) / EXPORT_MANIFEST).exists()
+    returns = measure_returns(corpus, other.corpus, open_folder(root.export(champion))) if has_export else None
+    return evaluation | {"comparison": {"champion": champion} | result | ranks, "returns": returns}
 
 
 def compare_releases(

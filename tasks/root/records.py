@@ -154,12 +154,21 @@ class ChooseStep(Step):
         return f"ranks {format_percent(1 - kept)} ± {format_percent(error)} lower in the geometric mean"
 
 
+class Returns(_Record):
+    """How well the champion's vectors say who came back. auc: of columns of the vectors, with the ends of its 95 % interval."""
+
+    num_users: int
+    num_returned: int
+    auc: dict[str, tuple[float, float, float]]
+
+
 class EvaluateStep(Step):
     """Quality on the held-out users."""
 
     num_users: int | None = None
     metrics: dict[str, float] = {}
     comparison: Comparison | None = None
+    returns: Returns | None = None
 
 
 class RefitStep(Step):

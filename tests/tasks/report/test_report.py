@@ -169,6 +169,24 @@ def changed(step: str, **values: Any) -> dict[str, Any]:
     return record
 
 
+def test_who_comes_back_has_a_table_where_it_was_measured(export_dir: Path) -> None:
+    assert "Who comes back" not in Page(draw(RECORD, export_dir)).text
+    record = copy.deepcopy(RECORD)
+    auc = {"all parts": [0.713, 0.691, 0.737], "without activity": [0.553, 0.53, 0.58]}
+    record["steps"]["evaluate"] |= {
+        "comparison": {"champion": "release-8", "num_users": 9},
+        "returns": {"num_users": 5_000, "num_returned": 1_234, "auc": auc},
+    }
+    text = Page(draw(record, export_dir)).text
+    for shown in (
+        "vectors of release-8",
+        "all parts 0.71 0.69 to 0.74",
+        "without activity 0.55",
+        "1,234 of 5,000 users",
+    ):
+        assert shown in text, shown
+
+
 def test_the_page_shows_the_figures(export_dir: Path, tmp_path: Path) -> None:
     path = tmp_path / "runs" / "run-7" / "report.html"
     write_report(RunRecord.model_validate(RECORD), export_dir, path)

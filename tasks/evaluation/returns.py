@@ -1,0 +1,86 @@
+"""Do a release's vectors say who comes back? The champion's users, by what tonight's corpus has of them.
+
+A user came back if the newest event is newer than in the champion's corpus: a future that the champion's vectors have not seen.
+A ridge regression of this on the vectors, as other teams read them, scores each user out of fold. The figure is the AUC.
+"""
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from surf2vec.tasks.activity.count import NAMES, read_activity
+from surf2vec.tasks.release.folder import ReleaseFolder
+from surf2vec.tasks.release.release_reader import compared_columns, decode_vectors
+from surf2vec.trainer.store.tokens import Corpus
+
+MOST_USERS, LEAST_USERS = 5_000, 50
+"""So many users are read, and of those who came back, and of the others, at least so many are needed."""
+FOLDS, DRAWS, SEED, PENALTY = 5, 100, 1, 100.0
+
+
+def measure_returns(now: Corpus, before: Corpus, release: ReleaseFolder) -> dict[str, Any] | None:
+    """Return `num_users`, `num_returned`, and `auc`: of columns of the vectors, the AUC and the ends of its 95 % interval.
+
+    before, release: the champion's. None if too few users came back or stayed away, as without times, or if the
+    micro-partitions have changed. Raises DamageError for altered files.
+    """
+    vectors, returned = [np.zeros((0, release.manifest["vector_size"]), np.float32)], [np.zeros(0, bool)]
+    for partition in range(before.num_partitions if now.num_partitions == before.num_partitions else 0):
+        users = release.read_partition(partition)
+        if users is None:
+            continue
+        ids = pl.DataFrame({"user_id": users["user_id"]})
+        ids = ids.join(_read_last(before, partition), "user_id", "left", maintain_order="left")
+        ids = ids.join(_read_last(now, partition), "user_id", "left", suffix="_now", maintain_order="left")
+        vectors.append(decode_vectors(users))
+        returned.append(ids.select((pl.col("last_now") > pl.col("last")).fill_null(False)).to_series().to_numpy())
+        if sum(map(len, returned)) >= MOST_USERS:
+            break
+    features, answers = np.concatenate(vectors)[:MOST_USERS], np.concatenate(returned)[:MOST_USERS]
+    if min(answers.sum(), (~answers).sum()) < LEAST_USERS:
+        return None
+    parts = {"all parts": features}
+    if "activity" in release.manifest["parts"]:
+        others = compared_columns(release.manifest)
+        parts |= {"without activity": features[:, others], "activity alone": features[:, others.stop :]}
+    auc = {name: measure_auc(answers, score_out_of_fold(part, answers)) for name, part in parts.items()}
+    return {"num_users": len(answers), "num_returned": int(answers.sum()), "auc": auc}
+
+
+def _read_last(corpus: Corpus, partition: int) -> pl.DataFrame:
+    """Return the users of a micro-partition with the time of the newest event of each, in days; null without times."""
+    last = read_activity(corpus, partition)[:, NAMES.index("last")]
+    return pl.DataFrame({"user_id": corpus.read_ids(partition), "last": last}).with_columns(
+        pl.col("last").fill_nan(None), pl.col("user_id").cast(pl.String)
+    )
+
+
+def score_out_of_fold(features: NDArray[np.float32], answers: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the scores of a ridge regression of the answers on the standardised features, float64[m], each by other users."""
+    folds, scores = np.random.default_rng(SEED).permutation(len(answers)) % FOLDS, np.empty(len(answers))
+    standard = ((features - features.mean(axis=0)) / np.maximum(features.std(axis=0), 1e-9)).astype(float)
+    gram = standard.T @ standard + PENALTY * np.eye(standard.shape[1])
+    for fold in range(FOLDS):
+        is_known = folds != fold
+        asked, target = standard[~is_known], answers[is_known] - answers[is_known].mean()
+        weights = np.linalg.solve(gram - asked.T @ asked, standard[is_known].T @ target)
+        scores[~is_known] = asked @ weights
+    return scores
+
+
+def measure_auc(answers: NDArray[np.bool_], scores: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Return the AUC, and the ends of its 95 % interval by drawing users with replacement."""
+    rng = np.random.default_rng(SEED)
+    drawn = [rng.integers(0, len(scores), len(scores)) for _ in range(DRAWS)]
+    low, high = np.quantile([auc_of(answers[users], scores[users]) for users in drawn], (0.025, 0.975))
+    return auc_of(answers, scores), float(low), float(high)
+
+
+def auc_of(answers: NDArray[np.bool_], scores: NDArray[np.float64]) -> float:
+    """Return the share of pairs of a true and a false answer in which the true one scores higher (Mann and Whitney, 1947)."""
+    num_true = int(answers.sum())
+    above = rankdata(scores)[answers].sum() - num_true * (num_true + 1) / 2
+    return float(above / (num_true * (len(answers) - num_true)))
