@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo quick quick-tests test test-slow test-long test-all sbom mutants checks lint docs kernel bench
+.PHONY: setup demo quick quick-tests test test-slow test-long test-all sbom hashes mutants checks lint docs kernel bench
 
 # The demo needs only what a person who installs surf2vec gets.
 demo: $(VENV)/.base
@@ -44,6 +44,16 @@ sbom: $(VENV)/.base
 	$(SBOM)/bin/pip install -qq --disable-pip-version-check cyclonedx-bom==7.5.0
 	$(SBOM)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file build/sbom.json $(BIN)/python
 	@echo "build/sbom.json"
+
+# What a base install and the extra `stack` need, with the digests of their files. uv has an environment of its own, too.
+UV := build/uv
+hashes:
+	$(PYTHON) -m venv $(UV)
+	$(UV)/bin/pip install -qq --disable-pip-version-check uv==0.13.9
+	$(UV)/bin/uv pip compile --quiet pyproject.toml --extra stack --universal --python-version 3.11 -c constraints.txt --no-config \
+		--default-index https://pypi.org/simple --generate-hashes --no-annotate --custom-compile-command "make hashes" \
+		-o infra/requirements.txt
+	@echo "infra/requirements.txt"
 
 # Changes the code in many small ways, one at a time, and counts those that no test notices (the score: CONTRIBUTING.md).
 mutants: setup

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from importlib import import_module
 
 import pytest
@@ -77,6 +78,18 @@ def test_no_image_and_no_package_is_older_than_a_known_advisory() -> None:
     pins = re.findall(r"^([\w.-]+)==([\w.]+)", (CODE / "constraints.txt").read_text(), re.MULTILINE)
     assert len(pins) > 200
     assert [old for name, version in pins for old in find_old({name.lower(): version})] == []
+
+
+def test_what_the_image_installs_is_pinned_with_digests() -> None:
+    """`make hashes` was called since constraints.txt and the dependencies changed."""
+    blocks = re.split(r"\n(?=\S)", (CODE / "infra" / "requirements.txt").read_text())
+    pins = {found[2]: (found[1], block) for block in blocks if (found := re.match(r"(([\w.-]+)==[\w.]+)", block))}
+    assert all("--hash=sha256:" in block for _, block in pins.values())
+    constraints = (CODE / "constraints.txt").read_text()
+    assert [pin for pin, _ in pins.values() if not re.search(rf"^{re.escape(pin)}\b", constraints, re.MULTILINE)] == []
+    project = tomllib.loads((CODE / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["stack"]]
+    assert {re.split(r"[^\w.-]", one)[0] for one in wanted} <= pins.keys()
 
 
 def test_ports_are_loopbacks_unless_told() -> None:
