@@ -179,7 +179,7 @@ def test_who_comes_back_has_a_table_where_it_was_measured(export_dir: Path) -> N
     }
     text = Page(draw(record, export_dir)).text
     for shown in (
-        "vectors of release-8",
+        "events since release release-8",
         "all parts 0.71 0.69 to 0.74",
         "without activity 0.55",
         "1,234 of 5,000 users",
