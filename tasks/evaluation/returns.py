@@ -65,9 +65,9 @@ def score_out_of_fold(features: NDArray[np.float32], answers: NDArray[np.bool_])
     gram = standard.T @ standard + PENALTY * np.eye(standard.shape[1])
     for fold in range(FOLDS):
         is_known = folds != fold
-        asked, target = standard[~is_known], answers[is_known] - answers[is_known].mean()
-        weights = np.linalg.solve(gram - asked.T @ asked, standard[is_known].T @ target)
-        scores[~is_known] = asked @ weights
+        left, target = standard[~is_known], answers[is_known] - answers[is_known].mean()
+        weights = np.linalg.solve(gram - left.T @ left, standard[is_known].T @ target)
+        scores[~is_known] = left @ weights
     return scores
 
 
