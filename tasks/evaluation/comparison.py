@@ -41,7 +41,7 @@ from surf2vec.tasks.release.folder import EXPORT_MANIFEST, open_folder
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.events import OnEvent, ignore_event
 from surf2vec.trainer.store.generation import Generation, open_generation
-from surf2vec.trainer.store.tokens import Corpus, Histories, Tokens, open_corpus
+from surf2vec.trainer.store.tokens import Corpus, Histories, Tokens, open_corpus, whole_window
 from surf2vec.trainer.store.writer import find_pinned
 from surf2vec.trainer.system.files import replace_file
 from surf2vec.trainer.training.infer import FrozenItems, infer_whole, take_histories
@@ -114,7 +114,8 @@ def evaluate_and_compare(
     result = compare_releases(side_of(corpus, generation), other, root.path / name, drop, memory_bytes, on_event)
     ranks = {} if "reason" in result else {"ranks": name}
     has_export = (root.export(champion) / EXPORT_MANIFEST).exists()
-    returns = measure_returns(corpus, other.corpus, open_folder(root.export(champion))) if has_export else None
+    whole = open_corpus(root.corpus(whole_window(corpus.manifest["window_id"])))  # that of changed users has no activity
+    returns = measure_returns(whole, other.corpus, open_folder(root.export(champion))) if has_export else None
     return evaluation | {"comparison": {"champion": champion} | result | ranks, "returns": returns}
 
 

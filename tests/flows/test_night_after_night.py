@@ -8,8 +8,10 @@ import pytest
 
 from surf2vec.api import open_release
 from surf2vec.operations import doctor
+from surf2vec.tasks.evaluation import returns
 from surf2vec.tasks.night.config import load_config
 from surf2vec.tasks.night.night import make_night
+from surf2vec.tasks.root.run import Root, Run
 from tests.data.corpora import planted_histories
 from tests.roots.ingest import write_day, write_log
 
@@ -51,7 +53,8 @@ def assert_alike(users: set[str], before: dict[str, np.ndarray], after: dict[str
     np.testing.assert_allclose(lengths, 1, rtol=1e-4)
 
 
-def test_a_night_after_another(tmp_path: Path) -> None:
+def test_a_night_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(returns, "LEAST_USERS", 5)
     root, logs = tmp_path / "root", tmp_path / "logs"
     histories = first_days(logs)
     first = run(root)
@@ -65,6 +68,9 @@ def test_a_night_after_another(tmp_path: Path) -> None:
     assert second["alias"] == "champion", second["gate"]
     assert (night["kind"], night["base"], night["new_users"]) == ("incremental", first["release"], 5)
     assert night["changed"] == len(changed | new)
+    came_back = Run(Root(root), second["run_id"]).record().steps.evaluate.returns
+    assert came_back is not None
+    assert (came_back.num_users, came_back.num_returned) == (len(before), len(changed))
     assert night["space_id"] == first["night"]["space_id"]
     assert set(after) == set(before) | new
     assert {user for user in before if np.array_equal(before[user], after[user])} == set(before) - changed
