@@ -114,7 +114,9 @@ def evaluate_and_compare(
     result = compare_releases(side_of(corpus, generation), other, root.path / name, drop, memory_bytes, on_event)
     ranks = {} if "reason" in result else {"ranks": name}
     has_export = (root.export(champion) / EXPORT_MANIFEST).exists()
-    whole = open_corpus(root.corpus(whole_window(corpus.manifest["window_id"])))  # that of changed users has no activity
+    whole = open_corpus(
+        root.corpus(whole_window(corpus.manifest["window_id"]))
+    )  # that of changed users has no activity
     returns = measure_returns(whole, other.corpus, open_folder(root.export(champion))) if has_export else None
     return evaluation | {"comparison": {"champion": champion} | result | ranks, "returns": returns}
 

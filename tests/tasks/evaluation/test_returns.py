@@ -4,14 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from surf2vec.tasks.config import EvaluateConfig, IngestConfig
 from surf2vec.tasks.corpus.build import build_corpus
 from surf2vec.tasks.corpus.window import CorpusRequest
-from surf2vec.tasks.evaluation.returns import auc_of, measure_auc, measure_returns, score_out_of_fold
+from surf2vec.tasks.evaluation.returns import measure_auc, measure_returns, score_out_of_fold
 from surf2vec.tasks.ingest.ingest import ingest
 from surf2vec.tasks.release.folder import open_folder
 from surf2vec.tasks.root.run import Root, open_root
@@ -26,23 +26,29 @@ NUM_USERS = 300
 
 def test_auc_counts_pairs() -> None:
     answers = np.array([True, False, True, False])
-    assert auc_of(answers, np.array([3.0, 1.0, 2.0, 0.0])) == 1
-    assert auc_of(answers, np.array([3.0, 2.5, 2.0, 0.0])) == 0.75
-    assert auc_of(answers, np.zeros(4)) == 0.5
+    assert measure_auc(answers, np.array([3.0, 1.0, 2.0, 0.0])) == (1, 1, 1)
+    assert measure_auc(answers, np.array([3.0, 2.5, 2.0, 0.0]))[0] == 0.75
+    assert measure_auc(answers, np.zeros(4))[0] == 0.5
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 5)), min_size=2, max_size=40))
-def test_auc_is_that_of_scikit_learn(pairs: list[tuple[bool, int]]) -> None:
-    answers, scores = np.array([one for one, _ in pairs]), np.array([float(score) for _, score in pairs])
-    if 0 < answers.sum() < len(answers):
-        assert auc_of(answers, scores) == pytest.approx(roc_auc_score(answers, scores))
+@settings(max_examples=5, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.floats(0, 2))
+def test_the_interval_is_that_of_drawing_users(seed: int, shift: float) -> None:
+    rng = np.random.default_rng(seed)
+    answers = rng.random(400) < 0.4
+    scores = rng.normal(size=400).round(1) + shift * answers
+    auc, low, high = measure_auc(answers, scores)
+    assert auc == pytest.approx(roc_auc_score(answers, scores))
+    drawn = [rng.integers(0, 400, 400) for _ in range(200)]
+    ends = np.quantile([roc_auc_score(answers[users], scores[users]) for users in drawn], (0.025, 0.975))
+    np.testing.assert_allclose((low, high), ends, atol=0.03)
 
 
 def test_a_user_is_scored_by_others_only() -> None:
     """A regression on so many columns knows each user that it has seen; what is drawn says nothing of others."""
     rng = np.random.default_rng(5)
     features, answers = rng.standard_normal((600, 300)).astype(np.float32), rng.random(600) < 0.5
-    assert 0.4 < auc_of(answers, score_out_of_fold(features, answers)) < 0.6
+    assert 0.4 < measure_auc(answers, score_out_of_fold(features, answers))[0] < 0.6
     features[:, 7] += 8 * answers
     auc, low, high = measure_auc(answers, score_out_of_fold(features, answers))
     assert 0.9 < low <= auc <= high
