@@ -25,8 +25,11 @@ HELD = {"passes": False, "verdict": "held", "held_by": ["newest_day_events", "us
 FIRST = {"passes": True, "verdict": "first", "held_by": []}
 
 
-def commit_generation(root: Root, corpus_dir: Path, seed: int) -> None:
-    """A generation of a corpus's users and items, drawn from a seed, which is also the first number of every vector."""
+def commit_generation(root: Root, corpus_dir: Path, seed: int, number: int | None = None) -> None:
+    """A generation of a corpus's users and items, drawn from a seed, which is also the first number of every vector.
+
+    number: of the generation; by default the next one.
+    """
     rng = np.random.default_rng(seed)
 
     def draw(num: int) -> Rows:
@@ -36,7 +39,7 @@ def commit_generation(root: Root, corpus_dir: Path, seed: int) -> None:
 
     corpus = open_corpus(corpus_dir)
     with lock_store(root.store):
-        number = open_generation(root.store).generation + 1 if has_generation(root.store) else 1
+        number = number or (open_generation(root.store).generation + 1 if has_generation(root.store) else 1)
         writer = Writer(root.store, number)
         for partition, users in enumerate(corpus.users.tolist()):
             writer.write("users", partition, image_of_rows(draw(users)))
@@ -44,7 +47,8 @@ def commit_generation(root: Root, corpus_dir: Path, seed: int) -> None:
         config = dataclasses.asdict(TrainConfig(parts="interest", vector_size=8))
         writer.commit(
             {"window_id": corpus.manifest["window_id"], "partitions": corpus.num_partitions, "num_blocks": 1,
-             "num_items": corpus.num_items, "vector_size": 8, "config": config, "position": 0, "stage": "refitted"}
+             "num_items": corpus.num_items, "vector_size": 8, "identity": str(seed), "config": config,
+             "position": 0, "stage": "refitted"}
         )  # fmt: skip
 
 

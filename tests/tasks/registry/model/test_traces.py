@@ -1,0 +1,22 @@
+"""After any commands of two people in two roots, also killed ones, the registry says what a small model says."""
+
+from pathlib import Path
+
+import pytest
+
+from surf2vec.tasks.registry import mlflow_runs
+from tests.tasks.registry.model.traces import explore
+from tests.tasks.registry.model.world import DATABASE, World
+
+
+@pytest.mark.parametrize(
+    ("seed", "number"),
+    [
+        *(pytest.param(seed, 150, marks=pytest.mark.slow) for seed in range(2)),
+        *(pytest.param(seed, 250, marks=pytest.mark.long) for seed in range(2, 42)),
+    ],
+)
+def test_traces(tmp_path: Path, seed: int, number: int) -> None:
+    world = World(tmp_path / "world", tmp_path / "made", is_server=seed % 4 == 1)
+    mlflow_runs._make_database(world.folder / DATABASE)
+    explore(world, seed, number, tmp_path / "saved")
