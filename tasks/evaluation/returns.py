@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from scipy.stats import mannwhitneyu
 
 from surf2vec.tasks.activity.count import NAMES, read_activity
 from surf2vec.tasks.release.folder import ReleaseFolder
@@ -76,7 +75,9 @@ def measure_auc(answers: NDArray[np.bool_], scores: NDArray[np.float64]) -> tupl
     95 % interval (Hanley and McNeil, 1982).
     """
     num_true, num_false = int(answers.sum()), int((~answers).sum())
-    auc = float(mannwhitneyu(scores[answers], scores[~answers]).statistic) / (num_true * num_false)
+    order, counts = np.unique(scores, return_inverse=True, return_counts=True)[1:]
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[order]  # equal scores have their mean rank
+    auc = float(ranks[answers].sum() - num_true * (num_true + 1) / 2) / (num_true * num_false)
     true_pairs, false_pairs = auc / (2 - auc) - auc**2, 2 * auc**2 / (1 + auc) - auc**2
     variance = (auc * (1 - auc) + (num_true - 1) * true_pairs + (num_false - 1) * false_pairs) / (num_true * num_false)
     return auc, max(0.0, auc - 1.96 * variance**0.5), min(1.0, auc + 1.96 * variance**0.5)

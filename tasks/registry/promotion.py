@@ -60,7 +60,7 @@ def refuse_lost_champion(root: Root, publish: PublishConfig) -> None:
     registered = read_registry(root, publish)
     served = [one for one in registered.versions if one.has_served and not one.is_copied]
     if served and not registered.champion:
-        last = max(served, key=lambda one: one.tags["promoted_at"])
+        last = max(served, key=lambda one: (one.tags["promoted_at"], one.number))
         raise HeldBackError(
             f"the alias {CHAMPION} of {publish.model_name} was removed in the registry, so there is nothing to compare a night "
             f"with. Version {last.number} ({name_release(last)}) served last: `surf2vec promote {last.number}` lets it serve "
