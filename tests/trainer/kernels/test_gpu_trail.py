@@ -86,7 +86,7 @@ def apart(num_users: int, length: int = 4) -> Case:
     work = dataclasses.replace(
         work, tokens=tokens, starts=starts, ends=starts + length, order=np.arange(num_users),
         hashes=np.random.default_rng(4).integers(0, 2**63, num_users).astype(np.uint64),
-        alphas=np.linspace(0.1, 0.09, num_users).astype(np.float32),
+        alphas=np.full(num_users, 0.1, np.float32),  # negatives move by the first lane's, and the card's lanes keep their turns
     )  # fmt: skip
     trail, tables, _ = make_tables(work, num_items)
     weights = np.full(num_items, 2**32, np.uint64)  # any item is drawn
