@@ -90,7 +90,9 @@ def test_a_database_that_another_program_holds_is_worth_another_try(
     tracking.read(uri)
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as other:
         other.execute("begin exclusive")
-        with pytest.raises(UnavailableError, match=r"database is locked; another program holds it, which `fuser FILE` names"):
+        with pytest.raises(
+            UnavailableError, match=r"database is locked; another program holds it, which `fuser FILE` names"
+        ):
             tracking.read(uri)
 
 

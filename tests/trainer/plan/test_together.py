@@ -85,7 +85,9 @@ def test_the_disk_has_to_hold_the_users_of_all_and_the_first_worker_writes_the_i
     assert [plan.disk_bytes for plan in plans] == [both_bytes] * 2
     assert plans[0].written_bytes - plans[1].written_bytes == 10_000 * 516 * plans[0].num_commits
     members = [replace(one, budget=replace(one.budget, disk_free_bytes=both_bytes - 1)) for one in team.members]
-    with pytest.raises(ResourceError, match=r"two generations need 3\.312720000 GB of disk and 3\.312719999 GB are free"):
+    with pytest.raises(
+        ResourceError, match=r"two generations need 3\.312720000 GB of disk and 3\.312719999 GB are free"
+    ):
         plan_together(replace(team, members=members), sizes, config)
     sharded = plan_together(team, *sizes_of(10_000, sharing="sharded"))
     assert sharded[0].written_bytes == sharded[1].written_bytes
