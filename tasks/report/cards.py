@@ -26,8 +26,8 @@ def list_night(record: RunRecord, *more: str) -> list[str]:
 
 
 def list_held(record: RunRecord) -> list[str]:
-    """Returns why a release is held and what can follow, as Markdown; empty if it is not held."""
-    lines = [f"* {as_markdown(one)}" for one in explain_held(record)]
+    """Returns why a release is held and what can follow, as Markdown; empty if it is not held. A path is too wide for a phone."""
+    lines = [f"* {as_markdown(one)}" for one in explain_held(record, "ROOT")]
     return ["**Held by the gate: the champion keeps serving.**", "", *lines, ""] if lines else []
 
 
@@ -67,9 +67,9 @@ def version_card(record: RunRecord, manifest: dict[str, Any], size_bytes: int, e
 
 
 def _show_rule(row: dict[str, str]) -> str:
-    """Return the row of a rule: a figure is not parted from its sign and its unit, and a rule that holds is bold."""
+    """Return the row of a rule: a figure is not parted from its unit, and a rule that holds is bold."""
     cells = [as_markdown(row[name]) for name in ("rule", "tonight", "limit", "verdict")]
-    cells = [cell.replace("= ", "=\u00a0").replace(" %", "\u00a0%") for cell in cells]
+    cells = [cell.replace(" %", "\u00a0%") for cell in cells]
     cells[-1] = f"**{cells[-1]}**" if row["verdict"].startswith("held") else cells[-1]
     return f"| {' | '.join(cells)} |"
 

@@ -122,12 +122,15 @@ def describe_gate(gate: GateStep) -> str:
     return f"Passed {len(table) - unchecked} rules; {unchecked} not checked." if table else ""
 
 
-def explain_held(record: RunRecord) -> list[str]:
-    """Returns which rules hold a release, by how much, and the two commands that can follow; empty if it is not held."""
+def explain_held(record: RunRecord, root: str = "") -> list[str]:
+    """Returns which rules hold a release, by how much, and the two commands that can follow; empty if it is not held.
+
+    root: how the commands name it; by default its path.
+    """
     gate, number = record.steps.gate, record.steps.registered.model_version
     if not gate.is_held:
         return []
-    root = Path(record.steps.export.export_dir or "ROOT/export/RELEASE").parents[1]
+    root = root or str(Path(record.steps.export.export_dir or "ROOT/export/RELEASE").parents[1])
     broken = [row | {"by": row["verdict"].removeprefix("held: ")} for row in gate.table if row["verdict"][:4] == "held"]
     return [
         *("{rule}: {tonight}, limit {limit}, {by}".format_map(row) for row in broken),
