@@ -59,7 +59,7 @@ def test_a_version_has_its_figures_window_origin_privacy_and_gate() -> None:
         "* **Tokens** 29,691, ",
         "* **Origin** run 3af29a720ada, corpus w1, generation 4, everything trained: --full was given",
         "pages of fewer than 3 people are left out; e-mail addresses and session ids are masked; user ids are pseudonyms",
-        "| users, in\N{NO-BREAK SPACE}% of all | 68.9\N{NO-BREAK SPACE}% | &gt;=\N{NO-BREAK SPACE}80.0\N{NO-BREAK SPACE}% | "
+        "| users, in\N{NO-BREAK SPACE}% of all | 68.9\N{NO-BREAK SPACE}% | &gt;= 80.0\N{NO-BREAK SPACE}% | "
         r"**held: 11.1"
         "\N{NO-BREAK SPACE}% past \\| the limit** |",
         "| passed |",
