@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from surf2vec.tasks.corpus.cleaning import keep_in_vocabulary
@@ -31,6 +30,7 @@ from surf2vec.tasks.evaluation.evaluate import (
     UserReader,
     check_memory,
     evaluate,
+    find_users,
     rank_all,
     rank_held_out,
 )
@@ -114,9 +114,8 @@ def evaluate_and_compare(
     result = compare_releases(side_of(corpus, generation), other, root.path / name, drop, memory_bytes, on_event)
     ranks = {} if "reason" in result else {"ranks": name}
     has_export = (root.export(champion) / EXPORT_MANIFEST).exists()
-    whole = open_corpus(
-        root.corpus(whole_window(corpus.manifest["window_id"]))
-    )  # that of changed users has no activity
+    # The corpus of changed users has no activity.
+    whole = open_corpus(root.corpus(whole_window(corpus.manifest["window_id"])))
     returns = measure_returns(whole, other.corpus, open_folder(root.export(champion))) if has_export else None
     return evaluation | {"comparison": {"champion": champion} | result | ranks, "returns": returns}
 
@@ -245,12 +244,6 @@ def _make_pair(
     )
     is_held_out = np.zeros(len(rows), dtype=bool)
     return pair, Histories(histories.hashes[rows], known.tokens, known.offsets, known.offsets[1:], is_held_out)
-
-
-def find_users(ids: pa.ChunkedArray, among: pa.ChunkedArray) -> NDArray[np.int64]:
-    """Return the row of each user id in another column of ids; -1 if it is missing or null."""
-    rows = pc.index_in(ids, value_set=among, skip_nulls=True)
-    return rows.fill_null(-1).to_numpy().astype(np.int64)
 
 
 def match_unchanged(

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from surf2vec.tasks.evaluation.measures import TOP, hits, reciprocals
@@ -276,6 +277,12 @@ def rank_all(
         if is_enough(*answers):
             break
     return answers
+
+
+def find_users(ids: pa.ChunkedArray, among: pa.ChunkedArray) -> NDArray[np.int64]:
+    """Return the row of each user id in another column of ids; -1 if it is missing or null."""
+    rows = pc.index_in(ids, value_set=among, skip_nulls=True)
+    return rows.fill_null(-1).to_numpy().astype(np.int64)
 
 
 def rank_choosing(corpus: Corpus, generation: Generation) -> NDArray[np.float64]:

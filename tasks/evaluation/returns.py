@@ -7,10 +7,11 @@ A ridge regression of this on the vectors, as other teams read them, scores each
 from typing import Any
 
 import numpy as np
-import polars as pl
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from surf2vec.tasks.activity.count import NAMES, read_activity
+from surf2vec.tasks.evaluation.evaluate import find_users
 from surf2vec.tasks.release.folder import ReleaseFolder
 from surf2vec.tasks.release.release_reader import compared_columns, decode_vectors
 from surf2vec.trainer.store.tokens import Corpus
@@ -31,11 +32,8 @@ def measure_returns(now: Corpus, before: Corpus, release: ReleaseFolder) -> dict
         users = release.read_partition(partition)
         if users is None:
             continue
-        ids = pl.DataFrame({"user_id": users["user_id"]})
-        ids = ids.join(_read_last(before, partition), "user_id", "left", maintain_order="left")
-        ids = ids.join(_read_last(now, partition), "user_id", "left", suffix="_now", maintain_order="left")
         vectors.append(decode_vectors(users))
-        returned.append(ids.select((pl.col("last_now") > pl.col("last")).fill_null(False)).to_series().to_numpy())
+        returned.append(_read_last(now, partition, users["user_id"]) > _read_last(before, partition, users["user_id"]))
         if sum(map(len, returned)) >= MOST_USERS:
             break
     features, answers = np.concatenate(vectors)[:MOST_USERS], np.concatenate(returned)[:MOST_USERS]
@@ -49,12 +47,10 @@ def measure_returns(now: Corpus, before: Corpus, release: ReleaseFolder) -> dict
     return {"num_users": len(answers), "num_returned": int(answers.sum()), "auc": auc}
 
 
-def _read_last(corpus: Corpus, partition: int) -> pl.DataFrame:
-    """Return the users of a micro-partition with the time of the newest event of each, in days; null without times."""
+def _read_last(corpus: Corpus, partition: int, ids: pa.ChunkedArray) -> NDArray[np.float32]:
+    """Return the time of the newest event of each of these users, in days; NaN for one without times or not in the corpus."""
     last = read_activity(corpus, partition)[:, NAMES.index("last")]
-    return pl.DataFrame({"user_id": corpus.read_ids(partition), "last": last}).with_columns(
-        pl.col("last").fill_nan(None), pl.col("user_id").cast(pl.String)
-    )
+    return np.append(last, np.float32(np.nan))[find_users(ids, corpus.read_ids(partition))]
 
 
 def score_out_of_fold(features: NDArray[np.float32], answers: NDArray[np.bool_]) -> NDArray[np.float64]:

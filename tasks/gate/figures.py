@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from surf2vec.tasks.config import GateConfig
 from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST
 from surf2vec.tasks.corpus.window import Window
-from surf2vec.tasks.evaluation.comparison import find_users, match_items, match_unchanged
+from surf2vec.tasks.evaluation.comparison import match_items, match_unchanged
+from surf2vec.tasks.evaluation.evaluate import find_users
 from surf2vec.tasks.evaluation.measures import TOP, hits, reciprocals
 from surf2vec.tasks.export.vector_files import interests_of, read_vectors
 from surf2vec.tasks.gate.rules import NO_CHAMPION, Judgement, Rule, compare, make_table

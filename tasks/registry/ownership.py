@@ -47,8 +47,10 @@ class Ownership:
         return not version.is_copied and self.root_id is not None and version.tags.get(ROOT_TAG) == self.root_id
 
     def owns_copy(self, copy: Copy) -> bool:
-        if is_own_registry(self.root, self.publish) and not (
-            copy.folder and copy.folder.is_relative_to(self.root.artifacts)
-        ):
+        if self._is_own and not (copy.folder and copy.folder.is_relative_to(self.root.artifacts)):
             return False  # the root is a copy of the one that has these files, or was moved away from them
         return self.root_id is not None and copy.tags.get(ROOT_TAG) == self.root_id
+
+    @cached_property
+    def _is_own(self) -> bool:  # of every copy the same, and root.json is read for it
+        return is_own_registry(self.root, self.publish)

@@ -128,9 +128,8 @@ def _write_tables(tracking_uri: str, version: Version, tags: Mapping[str, str | 
             database.executemany(_SET_ALIAS, [(*place, alias) for alias in aliases])
     except (sqlite3.Error, ValueError):  # ValueError: the version was deleted
         return False
-    sync_path(
-        Path(tracking_uri.removeprefix(_SQLITE)).parent
-    )  # or the journal could come back, and undo it (mlflow_runs.connect)
+    # Else the journal could come back, and undo it (mlflow_runs.connect).
+    sync_path(Path(tracking_uri.removeprefix(_SQLITE)).parent)
     return True
 
 

@@ -14,13 +14,12 @@ from surf2vec.tasks.evaluation import comparison
 from surf2vec.tasks.evaluation.comparison import (
     Ranker,
     compare_releases,
-    find_users,
     is_decided,
     make_pairs,
     match_items,
     open_side,
 )
-from surf2vec.tasks.evaluation.evaluate import Answer
+from surf2vec.tasks.evaluation.evaluate import Answer, find_users
 from surf2vec.tasks.evaluation.measures import hits
 from surf2vec.tasks.gate.rules import Rule
 from surf2vec.tasks.gate.rules import compare as judge
