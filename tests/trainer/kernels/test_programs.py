@@ -64,7 +64,7 @@ class AnyOrder:
 
 
 class TakingTurns:
-    """In place of `train_stream`: its programs run side by side, and any of them continues at each atomic operation of another."""
+    """In place of `train_stream`: its programs run side by side; at each atomic operation any of them may be next."""
 
     def __init__(self, program: Any, any_order: AnyOrder) -> None:
         self.program, self.any_order, self.num_programs = program, any_order, 0
