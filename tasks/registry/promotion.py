@@ -55,14 +55,13 @@ def find_champion(root: Root, publish: PublishConfig) -> str | None:
     return name_release(champion) if champion else None
 
 
-def refuse_lost_champion(root: Root, publish: PublishConfig) -> None:
+def refuse_lost_champion(registered: Registered) -> None:
     """Raise HeldBackError if releases served but none has the alias champion: without it the next would serve unchecked."""
-    registered = read_registry(root, publish)
     served = [one for one in registered.versions if one.has_served and not one.is_copied]
     if served and not registered.champion:
         last = max(served, key=lambda one: (one.tags["promoted_at"], one.number))
         raise HeldBackError(
-            f"the alias {CHAMPION} of {publish.model_name} was removed in the registry, so there is nothing to compare a night "
+            f"the alias {CHAMPION} of {last.name} was removed in the registry, so there is nothing to compare a night "
             f"with. Version {last.number} ({name_release(last)}) served last: `surf2vec promote {last.number}` lets it serve "
             "again, and `surf2vec promote VERSION` another"
         )
@@ -85,7 +84,8 @@ def settle_aliases(
     """Tag a version with the gate's verdict (None: it passed) and move the aliases. Return its alias.
 
     replaced: the champion in whose place the version serves, with its verdict and its rollback target.
-    Raises ChampionMovedError and changes nothing if the version would serve but was compared with another champion.
+    Raises ChampionMovedError and changes nothing if the version would serve but was compared with another champion,
+    HeldBackError if the alias of the champion was removed.
     """
     with lock_aliases(root):
         registered = read_registry(root, publish)
@@ -101,6 +101,7 @@ def settle_aliases(
         if is_older or (champion and champion.tags.get("release") == version.tags["release"]):  # of another root
             aliases = []
         if CHAMPION in aliases:
+            refuse_lost_champion(registered)
             serves = name_release(champion) if champion else None
             if gate and serves != gate.champion:
                 before, now = (f"release {one}" if one else "no champion" for one in (gate.champion, serves))

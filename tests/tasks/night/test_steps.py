@@ -1,10 +1,12 @@
 """What a run says that it is about to do, and that it is refused before a training where its release could not be registered."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from mlflow import MlflowClient
 
+from surf2vec.tasks.night import steps
 from surf2vec.tasks.night.config import PipelineConfig, load_config
 from surf2vec.tasks.night.context import NightContext
 from surf2vec.tasks.night.night import make_night
@@ -13,7 +15,7 @@ from surf2vec.tasks.night.summary import announce_run
 from surf2vec.tasks.registry import mlflow_runs
 from surf2vec.tasks.registry.promotion import find_champion, promote, rollback
 from surf2vec.tasks.root.records import RunRecord
-from surf2vec.tasks.root.run import Root
+from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.errors import HeldBackError, ResourceError
 from surf2vec.trainer.events import ignore_event
 from tests.flows.test_nightly import write_logs
@@ -82,6 +84,26 @@ def test_a_night_whose_champion_has_lost_its_alias_waits_for_a_person(night: Nig
     promote(root, PUBLISH, 2, None)
     assert find_champion(root, PUBLISH) == "r2"
     assert rollback(root, PUBLISH, None)["release"] == "r1"  # it is known still what served before
+
+
+def test_an_alias_that_is_removed_while_a_night_trains_lets_nothing_serve(
+    night: NightContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither at the gate, nor where it goes after it: what was compared with nothing waits for a person."""
+    client, root = MlflowClient(night.root.tracking_uri), night.root
+    nights.make_night(root, "r3", nights.HELD)
+    run = Run(root, "r3")
+    run.update(config=night.config.model_dump(mode="json"))
+    monkeypatch.setattr(steps, "select_window", lambda *_: SimpleNamespace(files=[]))
+    client.delete_registered_model_alias(PUBLISH.model_name, "champion")
+    refused = "removed in the registry.* `surf2vec promote 2` lets it serve again"
+    with pytest.raises(HeldBackError, match=refused):
+        steps._judge(night, run, ignore_event)
+    with pytest.raises(HeldBackError, match=refused):
+        nights.make_night(root, "r4", nights.FIRST | {"champion": None})
+    assert find_champion(root, PUBLISH) is None
+    promote(root, PUBLISH, 2, None)
+    assert nights.make_night(root, "r4", nights.PASSED).alias == "champion"
 
 
 def test_a_night_whose_experiment_was_deleted_does_not_train(night: NightContext) -> None:
