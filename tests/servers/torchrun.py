@@ -28,6 +28,7 @@ def make_command(job: Job, options: list[str], host_memory: str) -> list[str]:
         *(sys.executable, "-m", *(["torch.distributed.run", *options, "-m"] if options else []), "surf2vec.trainer"),
         *("--corpus", str(job.corpus_dir), "--store", str(job.store_dir), "--config", str(settings)),
         *("--host-memory", host_memory, "--resume"),
+        *(("--device", "cuda", "--device-memory", str(job.device_memory_bytes)) if job.kernel == "gpu" else ()),
     ]
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,6 +18,7 @@ from surf2vec.trainer.kernels.first_rows import begin_trail
 from surf2vec.trainer.model.objectives import make_trail_tables
 from surf2vec.trainer.plan.alone import Budget, plan_training
 from surf2vec.trainer.plan.prediction import Rates
+from surf2vec.trainer.plan.sharing import ALONE, Sharing
 from surf2vec.trainer.plan.sizes import (
     DEVICE_ROUNDING_BYTES,
     MEASURED_TOKENS,
@@ -32,6 +34,7 @@ from surf2vec.trainer.training.device_memory import DeviceMemory, MaxSizes
 from surf2vec.trainer.training.item_blocks import ItemBlocks
 from surf2vec.trainer.training.record import Record
 from surf2vec.trainer.training.trail_slot import TrailSlot
+from surf2vec.trainer.workers.exchange import Exchange
 from tests.data.corpora import planted_histories, write_corpus
 from tests.trainer.kernels.test_gpu import HAS_GPU
 
@@ -64,6 +67,39 @@ def test_the_planner_counts_what_is_held_on_the_device(settings: dict[str, Any])
     tray = tray_bytes(work, training_sizes(config, num_items, None))
     assert pinned <= tray <= 1.1 * pinned
     assert MEASURED_TOKENS == MAX_SAMPLES == 2 * MAX_SAMPLE_USERS
+
+
+@pytest.mark.parametrize("mode", ["replicated", "asynchronous"])
+def test_the_planner_counts_the_copies_that_exchanges_take(mode: str) -> None:
+    """Of items and trail: the last state, and changes with their sums, of as many exchanges as may be in progress."""
+    config, work, counts = TrainConfig(vector_size=64), Work([100], [500], 1, 60.0), np.ones(20_000, np.int64)
+    sizes = replace(training_sizes(config, len(counts), None), sharing=Sharing(mode, (1.0, 1.0), staleness=2))
+    alone = replace(sizes, sharing=ALONE)
+    part = SimpleNamespace(items=begin_trail(config, len(counts)), tables=make_trail_tables(counts, config))
+    exchange = Exchange(NeverArriving(), len(counts), 2 if mode == "asynchronous" else 0)  # type: ignore[arg-type]
+    device_sizes = MaxSizes(100, 500, len(counts), has_trail=True)
+    engine = DeviceEngine(KERNEL, config, device_sizes, Record(), [cast(TrailSlot, part)], exchange)
+    blocks = ItemBlocks(config, counts, 1)
+    engine.admit_block(blocks.first_items(0), blocks.targets(0))
+    for _ in range(5):
+        exchange.run()
+    underway = [(one.own, one.total) for one in exchange._underway]
+    copies = [exchange._base, exchange._free, *underway]
+    held = sum(tensor.nbytes for tensor in tensors_of([list(map(list, copies))]))
+    planned = device_bytes(work, sizes, 1, has_trail=True) - device_bytes(work, alone, 1, has_trail=True)
+    assert planned == pytest.approx(held, rel=1e-4)  # the lags are not counted
+
+
+class NeverArriving:
+    """Two workers, whose sums arrive when they are waited for."""
+
+    num = 2
+
+    def add_up(self, _: torch.Tensor) -> Any:
+        return SimpleNamespace(is_completed=lambda: False)
+
+    def wait(self, _: Any) -> None:
+        pass
 
 
 @pytest.mark.parametrize("num_blocks", [2, 7])

@@ -101,7 +101,8 @@ def plan_training(work: Work, sizes: Sizes, budget: Budget, rates: Rates, began:
     division = _choose_division(work, sizes, budget, began)
     if division is None:
         raise ResourceError(explain_refusal(work, sizes, budget, began))
-    return lay_out(work, sizes, budget, rates, division)
+    has_trail = has_trail_on_device(work, sizes, budget, division.num_blocks)
+    return lay_out(work, sizes, budget, rates, division, has_trail)
 
 
 def lay_out(
@@ -110,11 +111,13 @@ def lay_out(
     budget: Budget,
     rates: Rates,
     division: Division,
+    trail_on_device: bool,
     num_others: int = 0,
     commits_items: bool = True,
 ) -> Plan:
-    """Return the plan for a division that fits. num_others: users of other workers on the same disk; commits_items: whether this
-    worker writes the items shared by all. Raises ResourceError when the disk cannot hold two generations.
+    """Return the plan for a division that fits. trail_on_device: the same for all workers; num_others: users of other workers on
+    the same disk; commits_items: whether this worker writes the items shared by all. Raises ResourceError when the disk cannot
+    hold two generations.
     """
     disk_bytes = 2 * ((work.num_users + num_others) * sizes.user_bytes + sizes.item_table_bytes + sizes.trail_bytes)
     if disk_bytes > budget.disk_free_bytes:
@@ -125,7 +128,6 @@ def lay_out(
     num_blocks, sharing = division.num_blocks, sizes.sharing
     num_chunks = -(-len(work.users) // division.chunk_partitions)
     slots_bytes, item_bytes = _slots_bytes(work, sizes, division), _item_bytes(work, sizes, budget, num_blocks)
-    has_trail = _has_trail_on_device(work, sizes, budget, division)
     num_committed = num_blocks // sharing.num_workers if sharing.is_sharded else int(commits_items)
     committed_bytes = num_committed * sizes.block_bytes(num_blocks) + sizes.trail_bytes * commits_items
     moved_bytes = _moved_bytes(work, sizes, division)
@@ -139,13 +141,13 @@ def lay_out(
         place_bytes=None if num_chunks == 1 else _place_bytes(work, sizes),
         slot_bytes=slots_bytes if num_chunks == 1 else slots_bytes // NUM_SLOTS,
         item_bytes=item_bytes,
-        device_bytes=_device_bytes(work, sizes, budget, num_blocks, has_trail) if budget.device_bytes else 0,
+        device_bytes=_device_bytes(work, sizes, budget, num_blocks, trail_on_device) if budget.device_bytes else 0,
         overhead_bytes=budget.overhead_bytes,
         peak_bytes=budget.overhead_bytes + item_bytes + slots_bytes,
         budget_bytes=budget.host_bytes,
         disk_bytes=disk_bytes,
         moved_bytes=moved_bytes,
-        trail_on_device=has_trail,
+        trail_on_device=trail_on_device,
         **vars(cost),
     )
     return replace(plan, reasons=_reasons(plan, work, sizes, budget, rates))
@@ -193,13 +195,11 @@ def _device_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int, has
     return budget.context_bytes + device_bytes(work, sizes, num_blocks, has_trail)
 
 
-def _has_trail_on_device(work: Work, sizes: Sizes, budget: Budget, division: Division) -> bool:
-    """Return whether the GPU is to train the trail: beside one item block, whose tokens the trail needs, and where it fits."""
-    if budget.device_bytes is None or not sizes.trail_bytes or division.num_blocks > 1 or not sizes.sharing.is_alone:
+def has_trail_on_device(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> bool:
+    """Return whether the GPU can train the trail: beside one item block, whose tokens the trail needs, and where it fits."""
+    if budget.device_bytes is None or not (sizes.trail_bytes and sizes.config.interest_size) or num_blocks > 1:
         return False
-    return (
-        sizes.config.interest_size > 0 and _device_bytes(work, sizes, budget, 1, has_trail=True) <= budget.device_bytes
-    )
+    return _device_bytes(work, sizes, budget, 1, has_trail=True) <= budget.device_bytes
 
 
 def _item_bytes(work: Work, sizes: Sizes, budget: Budget, num_blocks: int) -> int:
@@ -274,6 +274,8 @@ def _explain_trail(plan: Plan, work: Work, sizes: Sizes, budget: Budget) -> str:
         return "the GPU trains the trail, too"
     needed = size(_device_bytes(work, sizes, budget, 1, has_trail=True))
     why = "the items are divided" if plan.num_blocks > 1 else f"both would need {needed} there"
+    if has_trail_on_device(work, sizes, budget, plan.num_blocks):
+        why = "both do not fit the GPU of every worker"
     return f"the CPU trains the trail beside the GPU, as {why}"
 
 
@@ -296,9 +298,7 @@ def explain_refusal(work: Work, sizes: Sizes, budget: Budget, began: Division | 
     needed, given = two_sizes(budget.overhead_bytes + item_bytes + slots_bytes, budget.host_bytes)
     blocks = f" in {num_blocks} blocks" if num_blocks > 1 else ""
     why = "this training, as it began," if began else "the smallest plan"
-    saving = (
-        f"; train.trail_weight=0 saves {size(sizes.sharing.images(1) * sizes.trail_bytes)}" if sizes.trail_bytes else ""
-    )
+    saving = f"; train.trail_weight=0 saves {size(sizes.trail_images_bytes)}" if sizes.trail_bytes else ""
     return (
         f"{why} needs {needed}: {size(budget.overhead_bytes)} for the process, {size(item_bytes)} for "
         f"{sizes.num_items:,} items{blocks} and buffers, and {size(slots_bytes)} for slots of micro-partitions of up to "

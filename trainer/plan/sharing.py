@@ -58,14 +58,20 @@ class Sharing:
 
     def images(self, num_blocks: int) -> int:
         """Return how many item blocks a worker has in memory: its own, copies of them for a commit, and one that is read
-        ahead (alone, several blocks) or arrives from another worker (sharded), or the state at the last exchange and exchanges in
-        progress (replicated, asynchronous).
+        ahead (alone, several blocks) or arrives from another worker (sharded), or `copies` (replicated, asynchronous).
         """
         if self.is_alone:
             return 2 if num_blocks == 1 else 3
         if self.is_sharded:
             return 2 * (num_blocks // self.num_workers) + 1
-        return 4 if self.mode == "replicated" else 3 + 2 * (self.staleness + 1)
+        return 2 + self.copies
+
+    @property
+    def copies(self) -> int:
+        """The copies of exchanged rows that a worker has: the state at the last exchange, and changes and sums in progress."""
+        if self.is_alone:
+            return 0
+        return 1 + 2 * (self.staleness + 1) if self.mode == "asynchronous" else 2
 
     def exchanged_bytes(self, table_bytes: int, shared_bytes: int) -> int:
         """Return the bytes of the rows whose changes are summed."""

@@ -90,10 +90,15 @@ class Sizes:
         """Return the bytes of items in memory: blocks with the copies that trainer/plan/sharing.py counts, and their tables."""
         num_bytes = self.sharing.images(num_blocks) * self.block_bytes(num_blocks)
         if self.sharing.is_sharded:
-            num_bytes += 2 * self.shared_bytes  # the last state, and the changes
+            num_bytes += self.sharing.copies * self.shared_bytes
         if self.trail_bytes:
-            num_bytes += self.sharing.images(1) * self.trail_bytes + TRAIL_BYTES_PER_ITEM * self.num_items
+            num_bytes += self.trail_images_bytes + TRAIL_BYTES_PER_ITEM * self.num_items
         return num_bytes + self.block_tables_bytes(num_blocks)
+
+    @property
+    def trail_images_bytes(self) -> int:
+        """The bytes of the trail's item table, of its copy for a commit, and of copies for exchanges."""
+        return (2 + self.sharing.copies) * self.trail_bytes
 
     def block_tables_bytes(self, num_blocks: int) -> int:
         """Return the bytes of the sampling tables or the tree of an item block."""
@@ -152,8 +157,8 @@ def device_bytes(work: Work, sizes: Sizes, num_blocks: int, has_trail: bool = Fa
     user_bytes = _row_bytes(sizes) + halves_bytes + PASS_BYTES_PER_USER + SCRATCH_BYTES_PER_USER
     tokens_bytes = 2 * work.most_tokens * TOKEN_BYTES  # as they are, and those that are kept
     buffer_bytes = work.most_users * user_bytes + tokens_bytes + _curve_bytes(sizes, has_trail)
-    exchanged_bytes = sizes.sharing.exchanged_bytes(block_bytes, sizes.shared_bytes)
-    copies_bytes = exchanged_bytes * (2 + 2 * sizes.sharing.staleness)  # the last state, and exchanges in progress
+    exchanged_bytes = sizes.sharing.exchanged_bytes(block_bytes, sizes.shared_bytes) + has_trail * sizes.trail_bytes
+    copies_bytes = exchanged_bytes * sizes.sharing.copies
     return DEVICE_ROUNDING_BYTES + copies_bytes + items_bytes + 2 * buffer_bytes
 
 

@@ -12,7 +12,16 @@ import numpy as np
 
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, ResourceError
-from surf2vec.trainer.plan.alone import MAX_BLOCKS, Budget, Division, Plan, explain_refusal, largest_chunk, lay_out
+from surf2vec.trainer.plan.alone import (
+    MAX_BLOCKS,
+    Budget,
+    Division,
+    Plan,
+    explain_refusal,
+    has_trail_on_device,
+    largest_chunk,
+    lay_out,
+)
 from surf2vec.trainer.plan.prediction import Rates
 from surf2vec.trainer.plan.schedule import partition_order
 from surf2vec.trainer.plan.sharing import EXCHANGES_PER_EPOCH, Share, Sharing, count_exchanges, sent_by_sum
@@ -80,12 +89,13 @@ def plan_together(
     """
     chosen = choose_sharing(team, sizes, config) if resumed_from is None else keep_plan(team, sizes, resumed_from)
     sized, plans = replace(sizes, sharing=chosen.sharing), []
-    num_users = sum(member.work.num_users for member in team.members)
+    num_users, num_blocks = sum(member.work.num_users for member in team.members), chosen.num_blocks
+    has_trail = all(has_trail_on_device(each.work, sized, each.budget, num_blocks) for each in team.members)
     for rank, member in enumerate(team.members):
         most, own = team.share.most_per_place(rank), len(team.share.partitions[rank])
-        division = Division(min(chosen.chunk_places * most, own), chosen.num_blocks)
+        division = Division(min(chosen.chunk_places * most, own), num_blocks)
         num_others = num_users - member.work.num_users
-        plan = lay_out(member.work, sized, member.budget, member.rates, division, num_others, commits_items=rank == 0)
+        plan = lay_out(member.work, sized, member.budget, member.rates, division, has_trail, num_others, rank == 0)
         sent_bytes = round(member.work.epochs * chosen.sent_bytes - chosen.turn_bytes)  # no block after the last turn
         reasons = (*plan.reasons, *_reasons(team, sized, chosen))
         plan = replace(

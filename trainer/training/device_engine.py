@@ -107,11 +107,10 @@ class DeviceEngine(Engine):
                     tensor.copy_(as_tensor(arrays[name]))
 
         self.compute.run(copy_in)
-        self.compute.mark().wait()
         if self.exchange is not None:
-            num_shared = self.exchange.num_rows
-            shared = [self.block.vectors[:num_shared], self.block.squares[:num_shared]]
-            self.exchange.attach(shared, self.compute.run)
+            on_host = () if self.trails else [part.items for part in self.parts]
+            self.exchange.attach_items(self.block, [], [*self.trails, *on_host], self.compute.run)
+        self.compute.mark().wait()
 
     def update_host(self) -> None:
         def copy_out() -> None:

@@ -102,8 +102,6 @@ def train_on(
 def prepare(job: Job, corpus: Corpus, state: TrainingState, workers: Workers, on_event: OnEvent) -> "Training":
     """Pick the kernel, make the plan, and create the training. Logs the choices with reasons."""
     config, store_dir = job.training_config, job.store_dir
-    if config.trail_size and job.kernel == "gpu" and not workers.is_alone:
-        raise ConfigError("several GPUs do not train a trail: set train.trail_weight to 0, or use one worker")
     kernel, counts = pick_kernel(job.kernel, config), corpus.count_training_tokens()
     compile_seconds = warm_up(kernel, config, on_event)
     plan, share = divide_work(kernel, job, corpus, counts, state.manifest, workers)

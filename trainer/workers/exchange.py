@@ -8,14 +8,14 @@ in progress ("stale synchronous parallel", Ho et al., NIPS 2013).
 """
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from surf2vec.trainer.model.rows import Items
+from surf2vec.trainer.kernels.signature import LEAST_LAG
 from surf2vec.trainer.plan.sharing import sent_by_sum
 from surf2vec.trainer.workers.group import Workers
 
@@ -24,16 +24,22 @@ RunOn = Callable[[Callable[[], None]], None]
 
 @dataclass
 class Underway:
-    """An exchange in progress. own float32[n]: this worker's changes; total: becomes the sum of all; number: its number."""
+    """An exchange in progress. own float32[n], of each device: this worker's changes; total: becomes the sum of all.
 
-    own: torch.Tensor
-    total: torch.Tensor
-    work: Any
+    works: the handles of the sums; number: its number.
+    """
+
+    own: list[torch.Tensor]
+    total: list[torch.Tensor]
+    works: list[Any]
     number: int
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self.works)
 
 
 class Exchange:
-    """Exchanges of the first `num_rows` rows of the items' outputs, and of all their inputs, where there are any.
+    """Exchanges of the first `num_rows` rows of the items' outputs, and of all rows of their inputs and of trails.
 
     All work on the rows is done by `run_on`: on a device in the stream that trains them, so that it is in order with training.
     staleness_most, staleness_sum: maximum and sum over exchanges of how many others began before the sum arrived.
@@ -44,26 +50,36 @@ class Exchange:
         self.num_exchanges, self.sent_bytes, self.wait_seconds = 0, 0, 0.0
         self.staleness_most, self.staleness_sum = 0, 0
         self._tables: Sequence[torch.Tensor] = ()
+        self._lags: Sequence[torch.Tensor] = ()
         self._run_on: RunOn = lambda work: work()
-        self._base: list[torch.Tensor] | None = None
-        self._free: list[torch.Tensor] = []
+        self._base: list[torch.Tensor] = []
+        self._free: list[list[torch.Tensor]] = []
         self._underway: deque[Underway] = deque()
 
-    def attach(self, tables: Sequence[torch.Tensor], run_on: RunOn | None = None) -> None:
-        """Exchange these rows from now on, all work on them by `run_on`. They have the values of the previous ones."""
+    def attach(
+        self, tables: Sequence[torch.Tensor], lags: Sequence[torch.Tensor] = (), run_on: RunOn | None = None
+    ) -> None:
+        """Exchange these rows from now on, all work on them by `run_on`. They have the values of the previous ones.
+
+        lags: those of the tables that no sum leaves below LEAST_LAG, as several workers may lower a weight by as much as one may.
+        """
 
         def copy_base() -> None:
-            self._base = self._base or [table.clone() for table in tables]
+            self._base = self._base or [table.clone() for table in self._tables]
 
-        self._tables, self._run_on = tables, run_on or self._run_on
+        self._tables, self._lags = sorted(tables, key=lambda table: table.device.type), lags
+        self._run_on = run_on or self._run_on
         self._run_on(copy_base)
 
-    def attach_items(self, items: Items, others: Sequence[Items] = ()) -> None:
-        """`attach` for items in the host's memory; others: the item tables of other parts, which are exchanged whole."""
-        outputs, tables = items.outputs, [items.inputs, *(rows for table in others for rows in vars(table).values())]
+    def attach_items(
+        self, outputs: Any, inputs: Sequence[Any], trails: Sequence[Any], run_on: RunOn | None = None
+    ) -> None:
+        """`attach` for the items' rows and for trails, in the host's memory (Rows, TrailItems) or as DeviceRecord."""
+        whole = [*inputs, *(rows for trail in trails for rows in (trail.outputs, trail.inputs, trail.lags))]
         arrays = [outputs.vectors[: self.num_rows], outputs.squares[: self.num_rows]]
-        arrays += [array for rows in tables for array in (rows.vectors, rows.squares)]
-        self.attach([torch.from_numpy(array) for array in arrays if array.size])
+        arrays += [array for rows in whole for array in (rows.vectors, rows.squares)]
+        lags = [torch.as_tensor(trail.lags.vectors) for trail in trails]
+        self.attach([torch.as_tensor(array) for array in arrays if len(array)], lags, run_on)
 
     def run(self) -> None:
         """Send this worker's changes, and add the others' changes that have arrived."""
@@ -75,19 +91,23 @@ class Exchange:
         self.wait_seconds += time.perf_counter() - started
 
     def _send(self, number: int) -> None:
-        assert self._base is not None, "an exchange was sent before the first tables were shared"
-        own = self._buffer()
+        assert self._base, "an exchange was sent before the first tables were shared"
+        own = self._buffers()
         for table, base, part in zip(self._tables, self._base, self._parts(own), strict=True):
             torch.sub(table, base, out=part)
-        self.sent_bytes += sent_by_sum(own.numel() * 4, self.workers.num)
+        self.sent_bytes += sent_by_sum(sum(buffer.nbytes for buffer in own), self.workers.num)
         if self.staleness == 0:
-            self.workers.wait(self.workers.add_up(own))
+            for work in [self.workers.add_up(buffer) for buffer in own]:
+                self.workers.wait(work)
             for table, base, part in zip(self._tables, self._base, self._parts(own), strict=True):
-                table.copy_(base.add_(part))
+                torch.add(base, part, out=table)
             self._free.append(own)
+            self._note_base()
         else:
-            total = self._buffer().copy_(own)
-            self._underway.append(Underway(own, total, self.workers.add_up(total), number))
+            total = self._buffers()
+            for changes, sums in zip(own, total, strict=True):
+                sums.copy_(changes)
+            self._underway.append(Underway(own, total, [self.workers.add_up(sums) for sums in total], number))
             self._take(self.staleness)
 
     def drain(self) -> None:
@@ -98,23 +118,38 @@ class Exchange:
 
     def _take(self, most: int) -> None:
         """Add the others' changes that have arrived; wait until at most `most` exchanges are in progress."""
-        while self._underway and (len(self._underway) > most or self._underway[0].work.is_completed()):
+        while self._underway and (len(self._underway) > most or self._underway[0].is_completed()):
             first = self._underway.popleft()
-            self.workers.wait(first.work)
-            first.total.sub_(first.own)
-            for table, part in zip(self._tables, self._parts(first.total), strict=True):
-                table.add_(part)
+            for work in first.works:
+                self.workers.wait(work)
+            for table, own, total in zip(self._tables, self._parts(first.own), self._parts(first.total), strict=True):
+                table.add_(total.sub_(own))
             self._free += [first.own, first.total]
             late = self.num_exchanges - first.number
             self.staleness_most, self.staleness_sum = max(self.staleness_most, late), self.staleness_sum + late
-        for table, base in zip(self._tables, self._base or (), strict=True):
+        self._note_base()
+
+    def _note_base(self) -> None:
+        """Note the state from which changes count."""
+        for lags in self._lags:
+            lags.clamp_(min=LEAST_LAG)
+        for table, base in zip(self._tables, self._base, strict=False):
             base.copy_(table)
 
-    def _buffer(self) -> torch.Tensor:
-        num = sum(table.numel() for table in self._tables)
-        return self._free.pop() if self._free else torch.empty(num, device=self._tables[0].device)
+    def _buffers(self) -> list[torch.Tensor]:
+        """Return a buffer for the tables of each device: a trail may be trained on the host beside items on a GPU."""
+        if self._free:
+            return self._free.pop()
+        lengths = Counter[torch.device]()
+        for table in self._tables:
+            lengths[table.device] += table.numel()
+        return [torch.empty(length, device=device) for device, length in lengths.items()]
 
-    def _parts(self, buffer: torch.Tensor) -> list[torch.Tensor]:
-        """Return views of a buffer as the tables, one after the other."""
-        parts = buffer.split([table.numel() for table in self._tables])
-        return [part.view(table.shape) for part, table in zip(parts, self._tables, strict=True)]
+    def _parts(self, buffers: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return views of the buffers as the tables, one after the other."""
+        parts = []
+        for buffer in buffers:
+            tables = [table for table in self._tables if table.device == buffer.device]
+            split = buffer.split([table.numel() for table in tables])
+            parts += [part.view(table.shape) for part, table in zip(split, tables, strict=True)]
+        return parts

@@ -21,7 +21,7 @@ LOSS_MARK = 1.05
 
 def train_together(report: Report) -> None:
     corpus = write_planted(report, "team")
-    settings = settings_of(report, parts="interest", epochs=report.size(5, 1), sharing="replicated", threads=1)
+    settings = settings_of(report, epochs=report.size(5, 1), sharing="replicated", threads=1)
     losses = {}
     for name, start in (("one worker", ("-m", "surf2vec.trainer")), ("two workers", TOGETHER)):
         store = report.folder / f"team-{name.split()[0]}"

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, ResourceError
-from surf2vec.trainer.plan.alone import Budget
+from surf2vec.trainer.plan.alone import Budget, Plan
 from surf2vec.trainer.plan.prediction import Rates
 from surf2vec.trainer.plan.schedule import partition_order
 from surf2vec.trainer.plan.sharing import Sharing, sent_by_sum, share_users
-from surf2vec.trainer.plan.sizes import Sizes, Work, training_sizes
+from surf2vec.trainer.plan.sizes import TRAIL_BYTES_PER_ITEM, Sizes, Work, training_sizes
 from surf2vec.trainer.plan.together import SharingPlan, TeamSpec, WorkerSpec, plan_together
 
 PLENTY = 10**15
@@ -33,7 +33,7 @@ def team_of(host_bytes: list[int], users: list[int], epochs: int = 2) -> TeamSpe
 
 
 def sizes_of(num_items: int, **settings: object) -> tuple[Sizes, TrainConfig]:
-    config = TrainConfig(parts="interest", vector_size=128, **settings)  # type: ignore[arg-type]
+    config = TrainConfig(**{"parts": "interest", "vector_size": 128} | settings)  # type: ignore[arg-type]
     return training_sizes(config, num_items, None), config
 
 
@@ -64,6 +64,34 @@ def test_with_gpus_a_table_goes_round_only_where_it_does_not_fit_them() -> None:
         plans = plan_together(replace(team, members=members), *sizes_of(2_000_000))
         assert [plan.sharing.mode for plan in plans] == [mode] * 2
         assert ("fits every GPU" if mode == "replicated" else "does not fit every worker") in plans[0].reasons[-1]
+
+
+def test_gpus_train_the_trail_where_it_fits_each_of_them() -> None:
+    """Its tables and two copies of them, for sums: 2 million rows of 260 B, three times. Otherwise the CPUs of all train it."""
+    sizes, config = sizes_of(1_000_000, parts="both")
+    team = team_of([32 * 10**9] * 2, [50_000] * 64)
+
+    def plans_for(*device_bytes: int) -> list[Plan]:
+        budgets = [replace(one.budget, device_bytes=each) for one, each in zip(team.members, device_bytes, strict=True)]
+        members = [replace(one, budget=budget) for one, budget in zip(team.members, budgets, strict=True)]
+        return plan_together(replace(team, members=members), sizes, config)
+
+    both, one = plans_for(4 * 10**9, 4 * 10**9), plans_for(4 * 10**9, 2 * 10**9)
+    assert [plan.trail_on_device for plan in both + one] == [True, True, False, False]
+    assert 3 * 520 * 10**6 < both[0].device_bytes - one[0].device_bytes < 3.1 * 520 * 10**6
+    assert any("both do not fit the GPU of every worker" in line for line in one[0].reasons)
+    assert any("as both would need" in line for line in one[1].reasons)
+
+
+def test_copies_of_the_trail_for_sums_are_counted_however_items_are_shared() -> None:
+    """Its table, a copy for a commit, the last state, and changes: of each of three."""
+    for sharing, num_images in (("replicated", 4), ("sharded", 4), ("asynchronous", 2 + 1 + 2 * 3)):
+        sizes, config = sizes_of(100_000, parts="both", sharing=sharing)
+        plan = plan_together(team_of([8 * 10**9] * 2, [1000] * 8), sizes, config)[0]
+        beside = replace(sizes, trail_bytes=0)
+        without = plan_together(team_of([8 * 10**9] * 2, [1000] * 8), beside, config)[0]
+        tables_bytes = TRAIL_BYTES_PER_ITEM * 100_000
+        assert plan.item_bytes - without.item_bytes == num_images * 2 * 100_000 * 260 + tables_bytes
 
 
 def test_a_table_that_fits_no_worker_fits_all_together() -> None:

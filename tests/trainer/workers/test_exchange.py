@@ -3,9 +3,13 @@
 import random
 import time
 
+import numpy as np
 import pytest
 import torch
 
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.kernels.first_rows import begin_items, begin_trail
+from surf2vec.trainer.kernels.signature import LEAST_LAG
 from surf2vec.trainer.workers.exchange import Exchange
 from surf2vec.trainer.workers.group import Workers
 from tests.trainer.workers.thread_group import Threads
@@ -56,6 +60,39 @@ def test_rows_of_another_block_go_on_from_the_same_values() -> None:
         return moved
 
     assert all(torch.equal(moved, torch.full((2,), 22.0)) for moved in Threads(2).run(work))
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_lag_that_all_workers_lower_does_not_fall_below_the_least(staleness: int) -> None:
+    """Two workers halve a weight of 1, and the sum of their steps takes it to 0; then one of them raises it."""
+
+    def work(workers: Workers) -> torch.Tensor:
+        config = TrainConfig(vector_size=8, trail_window=2)
+        trail, exchange = begin_trail(config, 3), Exchange(workers, 3, staleness)
+        exchange.attach_items(begin_items(config, 3, 3).outputs, [], [trail])
+        for step in (-0.5, 0.25 * workers.rank):
+            trail.lags.vectors[0] += step
+            trail.outputs.vectors += 1
+            exchange.run()
+            exchange.drain()
+        np.testing.assert_allclose(trail.outputs.vectors, begin_trail(config, 3).outputs.vectors + 4, rtol=1e-5)
+        return trail.lags.vectors[:, 0]
+
+    for lags in Threads(2).run(work):
+        np.testing.assert_allclose(lags, [LEAST_LAG + 0.25, 0.5, 1, 0.5])
+
+
+def test_rows_on_the_host_and_on_a_device_are_summed_by_themselves() -> None:
+    """A trail that the host trains beside items on a GPU. The device here has no memory (meta), so only the host's are seen."""
+
+    def work(workers: Workers) -> torch.Tensor:
+        exchange, table = Exchange(workers, 2, 0), torch.zeros(3)
+        exchange.attach([torch.zeros(2, device="meta"), table])
+        table += 1
+        exchange.run()
+        return table
+
+    assert all(torch.equal(table, torch.full((3,), 2.0)) for table in Threads(2).run(work))
 
 
 def test_a_table_too_small_to_share_any_of_it_is_exchanged_for_nothing() -> None:
