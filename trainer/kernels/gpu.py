@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import triton
+from numpy.typing import NDArray
 
 from surf2vec.trainer.config import TRAIL_BIAS, TrainConfig
 from surf2vec.trainer.errors import ConfigError, ResourceError
@@ -92,6 +93,14 @@ def train_trail(trail: TrailItems, work: Pass, tables: TrailTables, backward: fl
     launch_trail(rows, on_device(work, device, streams=work.streams), scratch, backward)
     copy_back(rows, trail)
     return int(scratch.num_targets[: len(work.order)].sum())
+
+
+def round_to_bfloat16(users: Rows, work: Pass) -> NDArray[np.uint16]:
+    """Return users' vectors as bfloat16 bits, as first_rows.round_to_bfloat16. Copies all to the device and back."""
+    device, (num_users, num_dims) = find_device(), users.vectors.shape
+    halves = torch.empty(num_users, num_dims, dtype=torch.int16, device=device)
+    round_users(on_device(users, device), halves, on_device(work, device), make_scratch(num_users, 0, device))
+    return halves.cpu().numpy().view(np.uint16)
 
 
 def launch(users: DeviceRecord, outputs: DeviceRecord, work: DeviceRecord, scratch: DeviceRecord) -> None:

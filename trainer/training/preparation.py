@@ -134,6 +134,8 @@ def try_kernel(kernel: Kernel, config: TrainConfig) -> None:
         kernel.train_users(users, items, work)
         if config.trail_size and kernel.gpu:
             kernel.gpu.train_trail(trail, work, tables, config.trail_backward)
+        if config.dtype == "bfloat16" and kernel.gpu:
+            kernel.gpu.round_to_bfloat16(users, work)
         if not (np.isfinite(users.vectors).all() and np.isfinite(items.outputs.vectors).all()):
             raise ArithmeticError("the vectors that it returned are not finite")
 

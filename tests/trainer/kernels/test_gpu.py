@@ -322,9 +322,5 @@ def test_users_are_rounded_with_the_bits_of_the_host() -> None:
         work = make_work(config, num_users, num_items=9, key=epoch_key(1, 4))
         vectors = rng.normal(size=(num_users, num_dims)).astype(np.float32)
         vectors.flat[:3] = (0, np.inf, -1e-42)[: vectors.size]
-        users = gpu.on_device(Rows(vectors, np.zeros(num_users, np.float32)), gpu.find_device())
-        halves = torch.full((num_users, num_dims), -1, dtype=torch.int16, device=users.vectors.device)
-        scratch = gpu.make_scratch(num_users, len(work.tokens), halves.device)
-        gpu.round_users(users, halves, gpu.on_device(work, halves.device), scratch)
-        expected = round_to_bfloat16(vectors, seed=1, epoch=4, hashes=work.hashes)
-        np.testing.assert_array_equal(halves.cpu().numpy().view(np.uint16), expected)
+        found = gpu.round_to_bfloat16(Rows(vectors, np.zeros(num_users, np.float32)), work)
+        np.testing.assert_array_equal(found, round_to_bfloat16(vectors, seed=1, epoch=4, hashes=work.hashes))

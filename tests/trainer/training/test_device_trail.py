@@ -1,4 +1,5 @@
-"""A trail beside the interest on a device: trained there it ends as on the CPU, also where it is stopped and resumed.
+"""A trail beside the interest on a device: trained there it ends as on the CPU, also where it is stopped and resumed; and the
+programs of both are compiled before the training.
 
 In Triton's interpreter, on a tiny corpus, as test_device_engine.py.
 """
@@ -13,9 +14,12 @@ import pytest
 
 from surf2vec.trainer.kernels.first_rows import begin_trail
 from surf2vec.trainer.store.generation import open_generation
+from surf2vec.trainer.training import loop
 from surf2vec.trainer.training.loop import train
+from surf2vec.trainer.training.preparation import warm_up
 from tests.data.corpora import planted_histories, write_corpus
 from tests.roots.store_contents import assert_same_bits
+from tests.trainer.kernels.test_gpu import gpu
 from tests.trainer.kernels.test_trail import arrays
 from tests.trainer.training.stopping import train_until
 from tests.trainer.training.test_device_engine import (
@@ -81,3 +85,43 @@ def test_a_trail_on_the_device_stopped_and_resumed_ends_as_undisturbed(
     record = train(job)
     assert_same_bits(tmp_path / "stopped", tmp_path / "whole")
     assert record["curve"][-1]["trail_loss"] == expected["curve"][-1]["trail_loss"]
+
+
+class Compilations:
+    """A program of Triton as it is, which notes what Triton would compile: types, alignments and constants of each start."""
+
+    def __init__(self, program: Any) -> None:
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import make_backend
+        from triton.runtime.jit import JITFunction, create_function_from_signature  # after test_gpu has imported Triton
+
+        jit = JITFunction(program.fn, **program.kwargs)
+        target = make_backend(GPUTarget("cuda", 90, 32))
+        self.program, self.found = program, list[str]()
+        self.bind = create_function_from_signature(jit.signature, jit.params, target)
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
+        def start(*arguments: Any, **constants: Any) -> Any:
+            _, specialization, options = self.bind(*arguments, **constants)
+            self.found += [key for key in [f"{specialization} {options}"] if key not in self.found]
+            return self.program[grid](*arguments, **constants)
+
+        return start
+
+
+@exact
+def test_each_program_is_compiled_once_before_the_training(
+    ordered_dir: Path, tmp_path: Path, use_device: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A card would stop in the middle of it for seconds: for arrays of another alignment, or numbers of another kind."""
+    names = ("list_targets", "list_users", "train_stream", "round_user")
+    programs = {name: Compilations(getattr(gpu, name)) for name in names}
+    for name, program in programs.items():
+        monkeypatch.setattr(gpu, name, program)
+    use_device(3, has_trail=True)
+    job = make_job(ordered_dir, tmp_path, **BOTH, dtype="bfloat16")
+    warm_up(loop.pick_kernel("gpu", job.training_config), job.training_config)
+    before = {name: list(program.found) for name, program in programs.items()}
+    assert {name: len(found) for name, found in before.items()} == dict(zip(names, (2, 1, 2, 1), strict=True))
+    train(job)
+    assert {name: program.found for name, program in programs.items()} == before
