@@ -1,4 +1,4 @@
-"""Compiles the GPU's programs for several cards, without a card, and prints a table of what they need, for docs/gpu.md.
+"""Compiles the GPU's programs for several cards, without a card, and prints a table of what they need, for docs/card.md.
 
     python -m tests.benchmarks.gpu_compile [--targets 80 90] [--used] [--json]    --used: only the warps that `gpu.launch` takes
 

@@ -202,7 +202,7 @@ def negatives_at_once(num_negatives: int, num_dims: int) -> int:
 
 
 def num_warps(config: TrainConfig, capability: int, is_trail: bool = False) -> int:
-    """Return the warps of a program: the fewest that keep its values in registers, by the table in docs/gpu.md.
+    """Return the warps of a program: the fewest that keep its values in registers, by the table in docs/card.md.
 
     Fewer warps take fewer instructions a pair. Before sm_80 tensor cores do not take float32, and a tile needs twice as many.
     """
