@@ -11,11 +11,12 @@ from surf2vec.trainer.draws import WINDOW
 from surf2vec.trainer.kernels.compiled_draws import draw
 from surf2vec.trainer.kernels.llvm import OPTIONS, inlined, prefer_wide_vectors, prefetch_row
 from surf2vec.trainer.kernels.losses import rate_of
-from surf2vec.trainer.kernels.signature import L2_WINDOW, LAG_RATE, LEAST_LAG
+from surf2vec.trainer.kernels.signature import L2_WINDOW, LAG_RATE, LEAST_LAG, NEWEST_SHARE
 
 _32 = np.uint64(32)
 _LOWEST, _HIGHEST = np.float32(-1e30), np.float32(1e30)
 _LEAST_LAG, _LAG_RATE = np.float32(LEAST_LAG), np.float32(LAG_RATE)
+_NEWEST_SHARE = np.uint64(NEWEST_SHARE)
 
 
 @inlined
@@ -28,7 +29,7 @@ def scale_of(squares):
 def list_targets(stream, user, key, lane):
     """List a user's targets: the first event of each item, if there is a page to predict it from. Returns how many.
 
-    An item is predicted backward with a probability of rule.backward * its share / 2**32.
+    An item is predicted backward with a probability of rule.backward * its share / 2**32, and from one page by NEWEST_SHARE.
     """
     rule, work, lanes, targets = stream.rule, stream.work, stream.lanes, stream.lanes.targets
     history = work.tokens[work.starts[user] : work.ends[user]]
@@ -41,7 +42,8 @@ def list_targets(stream, user, key, lane):
         share = np.float64(stream.noise.shares[item])
         is_backward = np.float64(draw(key, position, WINDOW, 0) >> _32) < rule.backward * share
         has_context = position + 1 < history.shape[0] if is_backward else position > 0
-        targets[lane, num] = 2 * position + is_backward
+        is_short = (draw(key, position, WINDOW, 1) >> _32) < _NEWEST_SHARE
+        targets[lane, num] = 4 * position + 2 * is_short + is_backward
         num += is_new and has_context
     return num
 
@@ -55,9 +57,9 @@ def look_at_context(stream, lane, item):
     prefer_wide_vectors()
     rule, tile, work, inputs, lanes = stream.rule, stream.tile, stream.work, stream.inputs.vectors, stream.lanes
     user, target = lanes.users[lane], lanes.targets[lane, lanes.next[lane]]
-    history, is_backward, position = work.tokens[work.starts[user] : work.ends[user]], target & 1, target >> 1
+    history, is_backward, position = work.tokens[work.starts[user] : work.ends[user]], target & 1, target >> 2
     num, squares, step = 0, np.float32(0), 1 if is_backward else -1
-    for lag in range(rule.window):
+    for lag in range(1 if target & 2 else rule.window):
         place = position + step * (lag + 1)
         if place < 0 or place >= history.shape[0]:
             break

@@ -36,8 +36,8 @@ Stream = namedtuple("Stream", "users outputs inputs lags noise paths rule work l
 
 Lanes = namedtuple("Lanes", "users keys firsts num_targets next targets seen stamp")
 """The users of a tile of M lanes. users, firsts (of Ledger), num_targets, next int64[M]; keys uint64[M]: of their draws; targets
-int32[M, L]: twice a position, plus one if it is predicted backward; for the trail: seen int64[V], the last stamp at which each
-item was met, stamp int64[1].
+int32[M, L]: four times a position, plus two if it is predicted from one page, plus one if backward; for the trail: seen
+int64[V], the last stamp at which each item was met, stamp int64[1].
 """
 
 Tile = namedtuple(

@@ -9,7 +9,7 @@ import triton.language as tl
 
 from surf2vec.trainer import draws
 from surf2vec.trainer.config import TRAIL_BIASES
-from surf2vec.trainer.kernels.signature import L2_WINDOW
+from surf2vec.trainer.kernels.signature import L2_WINDOW, NEWEST_SHARE
 from surf2vec.trainer.model.rows import EPSILON
 
 _GAMMA, _MIX_1, _MIX_2 = tl.constexpr(draws.GAMMA), tl.constexpr(draws.MIX_1), tl.constexpr(draws.MIX_2)
@@ -17,7 +17,7 @@ _SUBSAMPLE, _ROUND, _WINDOW = tl.constexpr(draws.SUBSAMPLE), tl.constexpr(draws.
 _DRAW_BITS, _PURPOSE_BITS = tl.constexpr(draws.DRAW_BITS), tl.constexpr(draws.PURPOSE_BITS)
 _LOW_32 = tl.constexpr(2**32 - 1)
 _TILE, _EPSILON, _NUM_BIASES = tl.constexpr(draws.TILE), tl.constexpr(EPSILON), tl.constexpr(TRAIL_BIASES)
-_L2_WINDOW = tl.constexpr(L2_WINDOW)
+_L2_WINDOW, _NEWEST_SHARE = tl.constexpr(L2_WINDOW), tl.constexpr(NEWEST_SHARE)
 
 
 @triton.jit
@@ -55,7 +55,7 @@ def list_targets(
     tokens, starts, ends, keys, order, shares, targets, num_targets, backward,
     IS_TRAIL: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Write a user's targets to targets[start:], twice a position, plus 1 if backward, and their number to num_targets.
+    """Write a user's targets to targets[start:] as in kernels/model.py, and their number to num_targets.
 
     Of the interest: tokens that subsampling keeps; shares: its thresholds, int64. Of the trail: as compiled_trail.list_targets;
     backward: the share of rare items that are predicted backward, of 2**30; shares float32: how much of it an item has.
@@ -74,6 +74,7 @@ def list_targets(
         if IS_TRAIL:
             bits = _draw(key, positions.to(tl.uint64), _WINDOW, number) >> 32
             is_backward = bits.to(tl.float64) < most * share.to(tl.float64)
+            is_short = (_draw(key, positions.to(tl.uint64), _WINDOW, number + 1) >> 32) < _NEWEST_SHARE
             is_target = is_inside & tl.where(is_backward, positions + 1 < length, positions > 0)
             for earlier in range(0, first + 1, CHUNK):
                 before = earlier + tl.arange(0, CHUNK)
@@ -83,9 +84,11 @@ def list_targets(
         else:
             bits = _draw(key, positions.to(tl.uint64), _SUBSAMPLE, number) >> 32
             is_backward = positions < 0
+            is_short = is_backward
             is_target = is_inside & (bits < share.to(tl.uint64))
         ones = is_target.to(tl.int32)
-        tl.store(targets + start + num + tl.cumsum(ones, axis=0) - 1, 2 * positions + is_backward, mask=is_target)
+        found = 4 * positions + 2 * is_short + is_backward
+        tl.store(targets + start + num + tl.cumsum(ones, axis=0) - 1, found, mask=is_target)
         num += tl.sum(ones, axis=0)
     tl.store(num_targets + tl.program_id(0), num)
 

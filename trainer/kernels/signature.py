@@ -22,6 +22,8 @@ TRAIL_RATE = 0.6
 """The trail's share of the learning rate."""
 L2_WINDOW = 5
 """A page is summed up once for each place of the window. Its L2 is as set with this window, and divided among more places."""
+NEWEST_SHARE = round(0.3 * 2**32)
+"""Of 2**32: the share of the trail's targets that are predicted from the nearest page alone."""
 LEAST_LAG, LAG_RATE = 0.01, 0.3
 """The least weight of a lag, and the share of the learning rate by which the weights move."""
 

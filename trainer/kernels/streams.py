@@ -45,11 +45,11 @@ _32 = np.uint64(32)
 
 @inlined
 def list_kept(stream, user, key, lane):
-    """List the positions of a user's tokens that subsampling keeps, each twice, as targets. Returns how many."""
+    """List the positions of a user's tokens that subsampling keeps, each four times, as targets. Returns how many."""
     work, targets = stream.work, stream.lanes.targets
     start, num = work.starts[user], 0
     for position in range(work.ends[user] - start):
-        targets[lane, num] = 2 * position  # without a random branch, which would be mispredicted
+        targets[lane, num] = 4 * position  # without a random branch, which would be mispredicted
         num += (draw(key, position, SUBSAMPLE, 0) >> _32) < work.keep[work.tokens[start + position]]
     return num
 
@@ -58,7 +58,7 @@ def list_kept(stream, user, key, lane):
 def target_of(stream, lane, number):
     """Return the item of a lane's target."""
     work, lanes = stream.work, stream.lanes
-    return work.tokens[work.starts[lanes.users[lane]] + (lanes.targets[lane, number] >> 1)]
+    return work.tokens[work.starts[lanes.users[lane]] + (lanes.targets[lane, number] >> 2)]
 
 
 @inlined
@@ -139,7 +139,7 @@ def move_users(stream, num_lanes):
         weight, square = np.float32(1), np.float32(0)
         if rule.recency > 0:
             user = lanes.users[m]
-            age = work.ends[user] - work.starts[user] - 1 - (lanes.targets[m, lanes.next[m]] >> 1)
+            age = work.ends[user] - work.starts[user] - 1 - (lanes.targets[m, lanes.next[m]] >> 2)
             weight /= np.float32(1) + np.float32(age) / rule.recency
         l2 = weight * tile.l2[m]
         for d in range(num_dims):
@@ -163,13 +163,13 @@ def look_around(stream, lane):
     prefer_wide_vectors()
     tile, lanes, work, inputs = stream.tile, stream.lanes, stream.work, stream.inputs.vectors
     place, window, targets = lanes.next[lane], stream.rule.window, lanes.targets
-    shrink = (draw(lanes.keys[lane], targets[lane, place] >> 1, WINDOW, 0) >> _32) * np.uint64(window) >> _32
+    shrink = (draw(lanes.keys[lane], targets[lane, place] >> 2, WINDOW, 0) >> _32) * np.uint64(window) >> _32
     reach, start, num = window - np.int64(shrink), work.starts[lanes.users[lane]], 0
     for d in range(inputs.shape[1]):
         tile.hiddens[lane, d] = tile.users[lane, d]
     for j in range(max(0, place - reach), min(lanes.num_targets[lane], place + reach + 1)):
         if j != place:
-            word = np.int64(work.tokens[start + (targets[lane, j] >> 1)])
+            word = np.int64(work.tokens[start + (targets[lane, j] >> 2)])
             tile.context[lane, num] = word
             num += 1
             for d in range(inputs.shape[1]):

@@ -134,7 +134,7 @@ def _load_users(users, user_squares, user_M, u_MD, square_M, is_new_M, D: tl.con
 def _load_targets(tokens, targets, start_M, place_M, is_on_M):
     """Return the targets at these places of the lanes' lists, and their items."""
     target_M = tl.load(targets + start_M + place_M, mask=is_on_M, other=0)
-    return target_M, tl.load(tokens + start_M + (target_M >> 1), mask=is_on_M, other=0)
+    return target_M, tl.load(tokens + start_M + (target_M >> 2), mask=is_on_M, other=0)
 
 
 @triton.jit
@@ -157,7 +157,7 @@ def _train_users(
         items, noise, step, rows_B, u_MD, look, turn_M, alpha_M, item_l2, handicap,
         D, K, B, 0, NUM_FREE, IS_ADAGRAD, IS_FROZEN, HAS_WIDE_ATOMICS, PRECISION,
     )  # fmt: skip
-    age_M = tl.maximum(length_M - 1 - (target_M >> 1), 0)  # a lane without a user has none
+    age_M = tl.maximum(length_M - 1 - (target_M >> 2), 0)  # a lane without a user has none
     weight_M = 1.0 / (1.0 + age_M.to(tl.float32) * recency_rate)
     l2_M = l2 / tl.sqrt(tl.maximum(length_M, 1).to(tl.float32))
     gradient_MD = weight_M[:, None] * (steps_MD - l2_M[:, None] * u_MD)
@@ -310,8 +310,9 @@ def _pages(tokens, lags, look, lag, W: tl.constexpr):
     """Return the pages at a lag before the targets, or after them, -1 for none or the target itself, and the lag's weights."""
     target_M, row_M, start_M, length_M, is_on_M = look
     is_backward_M = (target_M & 1) == 1
-    at_M = (target_M >> 1) + tl.where(is_backward_M, lag + 1, -1 - lag)
-    page_M = tl.load(tokens + start_M + at_M, mask=is_on_M & (at_M >= 0) & (at_M < length_M), other=-1)
+    at_M = (target_M >> 2) + tl.where(is_backward_M, lag + 1, -1 - lag)
+    looks_M = is_on_M & (((target_M & 2) == 0) | (lag == 0))
+    page_M = tl.load(tokens + start_M + at_M, mask=looks_M & (at_M >= 0) & (at_M < length_M), other=-1)
     page_M = tl.where(page_M == row_M, -1, page_M)
     weight_M = tl.load(lags + lag + tl.where(is_backward_M, W, 0), cache_modifier=".cg")
     return page_M, tl.where(page_M >= 0, tl.maximum(weight_M, _LEAST_LAG), 0.0)

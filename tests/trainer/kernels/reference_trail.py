@@ -10,7 +10,15 @@ import numpy as np
 
 from surf2vec.trainer.config import TRAIL_BIAS
 from surf2vec.trainer.draws import GAMMA, MASK, TILE, WINDOW, counter, mix
-from surf2vec.trainer.kernels.signature import L2_WINDOW, LAG_RATE, LEAST_LAG, TRAIL_RATE, TRAIL_TILE_USERS, Pass
+from surf2vec.trainer.kernels.signature import (
+    L2_WINDOW,
+    LAG_RATE,
+    LEAST_LAG,
+    NEWEST_SHARE,
+    TRAIL_RATE,
+    TRAIL_TILE_USERS,
+    Pass,
+)
 from surf2vec.trainer.model.objectives import TrailTables
 from surf2vec.trainer.model.rows import Rows, TrailItems
 from tests.trainer.kernels import reference
@@ -21,10 +29,10 @@ TINY = np.float32(1e-12)
 
 @dataclass
 class Lane:
-    """A user's turn: its targets, as (position, whether it is predicted backward), and the number of the next one."""
+    """A user's turn: its targets, as (position, whether backward, from how many pages), and the number of the next one."""
 
     tokens: np.ndarray
-    targets: list[tuple[int, bool]]
+    targets: list[tuple[int, bool, int]]
     alpha: np.float32
     next: int = 0
 
@@ -100,15 +108,16 @@ def make_lane(work: Pass, place: int, tables: TrailTables, backward: float) -> L
         is_backward = draw(key, position, WINDOW, 0) >> 32 < backward * 2**32 * float(tables.shares[item])
         has_context = position + 1 < len(tokens) if is_backward else position > 0
         if item not in tokens[:position] and has_context:
-            targets.append((position, is_backward))
+            is_short = draw(key, position, WINDOW, 1) >> 32 < NEWEST_SHARE
+            targets.append((position, is_backward, 1 if is_short else work.config.trail_window))
     return Lane(tokens, targets, np.float32(TRAIL_RATE) * work.alphas[place])
 
 
 def look(trail: TrailItems, lane: Lane, window: int) -> Look:
     """Sum up the pages before the target, or after it."""
-    position, is_backward = lane.targets[lane.next]
+    position, is_backward, reach = lane.targets[lane.next]
     item = int(lane.tokens[position])
-    around = lane.tokens[position + 1 :][:window] if is_backward else lane.tokens[:position][::-1][:window]
+    around = lane.tokens[position + 1 :][:reach] if is_backward else lane.tokens[:position][::-1][:reach]
     kept = [(lag, int(page)) for lag, page in enumerate(around) if page != item]
     lags = [lag + window * is_backward for lag, _ in kept]
     weights = trail.lags.vectors[lags, 0]
