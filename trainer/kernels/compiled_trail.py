@@ -13,7 +13,7 @@ from surf2vec.trainer.kernels.llvm import OPTIONS, inlined, prefer_wide_vectors,
 from surf2vec.trainer.kernels.losses import rate_of
 from surf2vec.trainer.kernels.signature import L2_WINDOW, LAG_RATE, LEAST_LAG, NEWEST_SHARE
 
-_32 = np.uint64(32)
+_32, _LOW_32 = np.uint64(32), np.uint64(2**32 - 1)
 _LOWEST, _HIGHEST = np.float32(-1e30), np.float32(1e30)
 _LEAST_LAG, _LAG_RATE = np.float32(LEAST_LAG), np.float32(LAG_RATE)
 _NEWEST_SHARE = np.uint64(NEWEST_SHARE)
@@ -27,13 +27,13 @@ def scale_of(squares):
 
 @inlined
 def list_targets(stream, user, key, lane):
-    """List a user's targets: the first event of each item, if there is a page to predict it from. Returns how many.
+    """List a user's targets, at random: the first event of each item, if there is a page to predict it from. Returns how many.
 
     An item is predicted backward with a probability of rule.backward * its share / 2**32, and from one page by NEWEST_SHARE.
     """
-    rule, work, lanes, targets = stream.rule, stream.work, stream.lanes, stream.lanes.targets
+    rule, work, lanes, listed = stream.rule, stream.work, stream.lanes, stream.lanes.listed
     history = work.tokens[work.starts[user] : work.ends[user]]
-    num = 0
+    num, place, size = 0, 0, 1
     lanes.stamp[0] += 1
     for position in range(history.shape[0]):
         item = history[position]
@@ -43,8 +43,17 @@ def list_targets(stream, user, key, lane):
         is_backward = np.float64(draw(key, position, WINDOW, 0) >> _32) < rule.backward * share
         has_context = position + 1 < history.shape[0] if is_backward else position > 0
         is_short = (draw(key, position, WINDOW, 1) >> _32) < _NEWEST_SHARE
-        targets[lane, num] = 4 * position + 2 * is_short + is_backward
+        listed[num] = 4 * position + 2 * is_short + is_backward
         num += is_new and has_context
+    while size < num:
+        size *= 2
+    bits = draw(key, 0, WINDOW, 2)
+    factor, first = np.int64(bits >> _32) | 1, np.int64(bits & _LOW_32)
+    for i in range(size):  # an odd factor makes each number below the power of two once
+        number = (factor * i + first) & (size - 1)
+        if number < num:
+            lanes.targets[lane, place] = listed[number]
+            place += 1
     return num
 
 

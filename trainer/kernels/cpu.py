@@ -170,8 +170,9 @@ def _tile(
         arrays["users"] = arrays["hiddens"]
     users, firsts, num_targets, following, lengths = (np.zeros(width, dtype=np.int64) for _ in range(5))
     targets, seen = np.zeros((width, longest + 1), np.int32), np.zeros(num_items, np.int64)
+    listed = np.zeros(longest + 1 if num_items else 0, np.int32)
     keys = np.zeros(width, np.uint64)
-    lanes = Lanes(users, keys, firsts, num_targets, following, targets, seen, np.zeros(1, np.int64))
+    lanes = Lanes(users, keys, firsts, num_targets, following, targets, listed, seen, np.zeros(1, np.int64))
     looked = (width, 2 * window)
     return lanes, Tile(
         **arrays, same=np.zeros(height, np.int32), last_of=np.zeros(num_items, np.int32),

@@ -52,11 +52,13 @@ def copy_back(copied: DeviceRecord, record: Any) -> None:
 def make_scratch(num_users: int, num_tokens: int, device: torch.device) -> DeviceRecord:
     """Return temporary arrays for passes of up to so many users and tokens.
 
-    keys int64[N]; targets int32[T]: of each history, from the start of its tokens on: twice a position, plus 1 if backward;
-    num_targets int32[M]; coming int32[M]: the places of each stream's users with targets, from its start on; num_coming int32[S].
+    keys int64[N]; targets int32[T]: of each history, from the start of its tokens on, as in kernels/model.py; listed int32[T]:
+    the trail's in the order of the history; num_targets int32[M]; coming int32[M]: the places of each stream's users with
+    targets, from its start on; num_coming int32[S].
     """
     lengths = {
         "targets": num_tokens,
+        "listed": num_tokens,
         "num_targets": num_users,
         "coming": num_users,
         "num_coming": most_streams(num_users),

@@ -146,8 +146,8 @@ def _launch(
         return
     keys, capability = _unmixed_keys(work, scratch), find_capability(rows[2].device)
     list_targets[(num_users,)](
-        work.tokens, work.starts, work.ends, keys, work.order, tables.shares, scratch.targets, scratch.num_targets,
-        backward, IS_TRAIL=is_trail, CHUNK=TRAIL_CHUNK if is_trail else KEEP_CHUNK, num_warps=1,
+        work.tokens, work.starts, work.ends, keys, work.order, tables.shares, scratch.listed, scratch.targets,
+        scratch.num_targets, backward, IS_TRAIL=is_trail, CHUNK=TRAIL_CHUNK if is_trail else KEEP_CHUNK, num_warps=1,
     )  # fmt: skip
     list_users[(num_streams,)](
         work.streams, scratch.num_targets, scratch.coming, scratch.num_coming, CHUNK=LIST_CHUNK, num_warps=1

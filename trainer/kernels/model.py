@@ -34,10 +34,11 @@ Work = namedtuple("Work", "tokens starts ends hashes order alphas keep")
 Stream = namedtuple("Stream", "users outputs inputs lags noise paths rule work ledger lanes tile")
 """All arguments of a thread's training. users has rows for the interest, inputs for PV-DM and the trail, lags for the trail."""
 
-Lanes = namedtuple("Lanes", "users keys firsts num_targets next targets seen stamp")
+Lanes = namedtuple("Lanes", "users keys firsts num_targets next targets listed seen stamp")
 """The users of a tile of M lanes. users, firsts (of Ledger), num_targets, next int64[M]; keys uint64[M]: of their draws; targets
-int32[M, L]: four times a position, plus two if it is predicted from one page, plus one if backward; for the trail: seen
-int64[V], the last stamp at which each item was met, stamp int64[1].
+int32[M, L]: four times a position, plus two if it is predicted from one page, plus one if backward; for the trail: listed
+int32[L], the same of one user in the order of the history; seen int64[V], the last stamp at which each item was met, stamp
+int64[1].
 """
 
 Tile = namedtuple(

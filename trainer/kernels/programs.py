@@ -52,10 +52,10 @@ def _draw(key, position, purpose: tl.constexpr, number):
 
 @triton.jit(do_not_specialize=["backward"])
 def list_targets(
-    tokens, starts, ends, keys, order, shares, targets, num_targets, backward,
+    tokens, starts, ends, keys, order, shares, listed, targets, num_targets, backward,
     IS_TRAIL: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Write a user's targets to targets[start:] as in kernels/model.py, and their number to num_targets.
+    """Write a user's targets to targets[start:] as in kernels/model.py, and their number to num_targets; listed: scratch.
 
     Of the interest: tokens that subsampling keeps; shares: its thresholds, int64. Of the trail: as compiled_trail.list_targets;
     backward: the share of rare items that are predicted backward, of 2**30; shares float32: how much of it an item has.
@@ -88,9 +88,29 @@ def list_targets(
             is_target = is_inside & (bits < share.to(tl.uint64))
         ones = is_target.to(tl.int32)
         found = 4 * positions + 2 * is_short + is_backward
-        tl.store(targets + start + num + tl.cumsum(ones, axis=0) - 1, found, mask=is_target)
+        tl.store((listed if IS_TRAIL else targets) + start + num + tl.cumsum(ones, axis=0) - 1, found, mask=is_target)
         num += tl.sum(ones, axis=0)
     tl.store(num_targets + tl.program_id(0), num)
+    if IS_TRAIL:
+        _shuffle(listed + start, targets + start, num, _draw(key, tl.full((), 0, tl.uint64), _WINDOW, 2), CHUNK)
+
+
+@triton.jit
+def _shuffle(listed, targets, num, bits, CHUNK: tl.constexpr):
+    """Write a user's `num` targets in another order, as compiled_trail.list_targets."""
+    size, done = 1, 0
+    while size < num:
+        size *= 2
+    factor, first = (bits >> 32).to(tl.int64) | 1, (bits & _LOW_32).to(tl.int64)
+    tl.debug_barrier()  # other threads have written what these read
+    for start in range(0, size, CHUNK):
+        i = start + tl.arange(0, CHUNK)
+        number = (factor * i + first) & (size - 1)
+        is_one = (i < size) & (number < num)
+        ones = is_one.to(tl.int32)
+        found = tl.load(listed + number, mask=is_one, other=0)
+        tl.store(targets + done + tl.cumsum(ones, axis=0) - 1, found, mask=is_one)
+        done += tl.sum(ones, axis=0)
 
 
 @triton.jit

@@ -100,7 +100,7 @@ def draw(key: int, position: int, purpose: int, number: int) -> int:
 
 
 def make_lane(work: Pass, place: int, tables: TrailTables, backward: float) -> Lane:
-    """The first event of each item is a target, if there is a page to predict it from."""
+    """The first event of each item is a target, if there is a page to predict it from. They come in another order."""
     user = int(work.order[place])
     tokens, key = work.tokens[work.starts[user] : work.ends[user]], user_key(work, user)
     targets = []
@@ -110,6 +110,9 @@ def make_lane(work: Pass, place: int, tables: TrailTables, backward: float) -> L
         if item not in tokens[:position] and has_context:
             is_short = draw(key, position, WINDOW, 1) >> 32 < NEWEST_SHARE
             targets.append((position, is_backward, 1 if is_short else work.config.trail_window))
+    size, bits = 1 << max(0, len(targets) - 1).bit_length(), draw(key, 0, WINDOW, 2)
+    numbers = [((bits >> 32 | 1) * i + bits % 2**32) % size for i in range(size)]
+    targets = [targets[number] for number in numbers if number < len(targets)]
     return Lane(tokens, targets, np.float32(TRAIL_RATE) * work.alphas[place])
 
 
