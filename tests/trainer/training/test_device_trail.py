@@ -63,7 +63,7 @@ def test_a_trail_ends_as_on_the_cpu_where_ever_it_is_trained(
         np.testing.assert_array_equal(beside, wanted)
         moved = np.abs(wanted - first).max()
         assert moved > 0
-        assert np.abs(found - wanted).max() < 0.1 * moved
+        assert np.abs(found - wanted).max() < 0.2 * moved  # lanes end in other turns there
     for point, other in zip(records[2]["curve"], records[0]["curve"], strict=True):
         assert point["trail_loss"] == pytest.approx(other["trail_loss"], rel=5e-3)
         assert point["trail_heldout_loss"] == pytest.approx(other["trail_heldout_loss"], rel=5e-3)
