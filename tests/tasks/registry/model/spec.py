@@ -1,23 +1,27 @@
-"""What the registry should say after each command. Knows nothing of files and of MLflow."""
+"""What the registry should say after each command, and after each write of one. Knows nothing of files and of MLflow."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.tasks.registry.model.world import ROOTS, users_of
 
-HELD_BACK, WRONG, GONE = "HeldBackError", "InputError", "DamageError"
+HELD_BACK, WRONG, GONE, UNFINISHED = "HeldBackError", "InputError", "DamageError", "ResourceError"
+NOBODY: frozenset[str] = frozenset()
 
 
 class RefusedError(Exception):
-    """A command that changes nothing: the name of its error."""
+    """A command that changes nothing more: the name of its error."""
 
 
 @dataclass
 class Version:
-    """before: the rollback target; served: when it was promoted; left: it was rolled back; back_from: what it replaced then."""
+    """before: the rollback target; served: when it was promoted; left: it was rolled back; back_from: what it replaced then.
+
+    made: the record of its night when it was registered; None: a `forget` made it.
+    """
 
     root: str
-    release: str | None  # None: forget names it
+    release: str
     users: frozenset[str]
     until: int
     gate: str | None = None
@@ -26,76 +30,130 @@ class Version:
     served: int = 0
     left: bool = False
     back_from: int | None = None
+    made: "Night | None" = None
 
 
 @dataclass
 class Night:
-    """reason: that of a person, known when the night was registered."""
+    """The record of a night that trained. is_first: nothing was compared; version: 0 until the registration is recorded.
 
-    verdict: str
+    reason: that of a person, known at the registration.
+    """
+
     users: frozenset[str]
+    verdict: str = ""
+    is_first: bool = False
     version: int = 0
     reason: str | None = None
 
 
 @dataclass
 class Spec:
-    """complete: the versions of which each root has all files, as it is now; newest: the newest number ever given."""
+    """complete: the versions of which each root has all files, as it is now; newest: the newest number ever given.
 
+    pushed: what readers of each root's store get: a version and its users; forgetting: roots in which a `forget` was killed;
+    lost: roots that are being restored; gone: versions whose files were lost with a machine; before: what was so after each
+    write of the last command.
+    """
+
+    is_server: bool = False
     versions: dict[int, Version] = field(default_factory=dict)
     aliases: dict[str, int] = field(default_factory=dict)
-    forgotten: dict[str, frozenset[str]] = field(default_factory=lambda: dict.fromkeys(ROOTS, frozenset()))
+    forgotten: dict[str, frozenset[str]] = field(default_factory=lambda: dict.fromkeys(ROOTS, NOBODY))
     nights: dict[tuple[str, int], Night] = field(default_factory=dict)
+    pushed: dict[str, tuple[Version, frozenset[str]]] = field(default_factory=dict)
+    lost: frozenset[str] = frozenset()
+    gone: frozenset[int] = frozenset()
+    forgetting: frozenset[str] = frozenset()
     complete: dict[str, set[int]] = field(default_factory=dict)
     newest: int = 0
+    before: list["Spec"] = field(default_factory=list, repr=False)
+
+    def copy(self) -> "Spec":
+        versions = {number: replace(one) for number, one in self.versions.items()}
+        nights = {place: replace(run) for place, run in self.nights.items()}
+        kept: dict[str, Any] = {name: dict(getattr(self, name)) for name in ("aliases", "forgotten", "pushed")}
+        return replace(self, versions=versions, nights=nights, before=[], **kept)
+
+    def wrote(self) -> None:
+        """A write has ended: if the command is killed later, what is so now stays."""
+        self.before.append(self.copy())
 
     @property
     def champion(self) -> Version | None:
         return self.versions.get(self.aliases.get("champion", 0))
 
     @property
-    def lost(self) -> int | None:
+    def lost_champion(self) -> int | None:
         """The version that served last, if a person removed the champion's alias."""
         served = {one.served: number for number, one in self.versions.items() if one.served and not one.left}
         return served[max(served)] if served and not self.champion else None
 
+    def _refuse(self, root: str) -> None:
+        if root in self.forgetting:
+            raise RefusedError(UNFINISHED)
+
     def night(self, root: str, day: int, verdict: str) -> None:
         """A new night, or the same again: that changes nothing, unless a person gave a reason since."""
-        if self.lost:
+        self._refuse(root)
+        if self.lost_champion:
             raise RefusedError(HELD_BACK)
-        users = users_of(day, self.forgotten[root])
-        run = self.nights.setdefault((root, day), Night(verdict if self.champion else "first", users))
+        run = self.nights.setdefault((root, day), Night(users_of(day, self.forgotten[root])))
+        self.wrote()
+        if not run.version:
+            self._judge(root, f"r{day}", run, verdict)
         known = self.versions.get(run.version)
         if run.version and (known.reason if known else None) == run.reason:
             return
-        same = {(one.root, one.release, one.users): number for number, one in self.versions.items()}
-        run.version = same.get((root, f"r{day}", users)) or self._add(Version(root, f"r{day}", users, day))
-        self._settle(run.version, run.verdict)
-        run.reason = self.versions[run.version].reason
+        number = self._register(Version(root, f"r{day}", run.users, day, made=replace(run)))
+        self._settle(number, run.verdict)
+        run.version, run.reason = number, self.versions[number].reason
+        self.wrote()
 
-    def _add(self, version: Version) -> int:
-        self.newest += 1
-        self.versions[self.newest] = version
-        return self.newest
+    def _judge(self, root: str, release: str, run: Night, verdict: str) -> None:
+        """What served is not compared with itself, but with what served before it."""
+        has_served = any(one.served and (one.root, one.release) == (root, release) for one in self.versions.values())
+        if not (run.verdict and (has_served or (self.champion and self.champion.release == release))):
+            run.is_first = not self.champion
+        run.verdict = "first" if run.is_first else verdict
+        self.wrote()
+
+    def _register(self, version: Version) -> int:
+        """The number of the version with these files, which may be there."""
+        same = {(one.root, one.release, one.users): number for number, one in self.versions.items()}
+        number = same.get((version.root, version.release, version.users))
+        if number is None:
+            self.newest = number = self.newest + 1
+            self.versions[number] = version
+            self.wrote()
+        return number
 
     def _settle(self, number: int, verdict: str) -> None:
         version, champion = self.versions[number], self.champion
-        if not version.served:
-            version.gate = verdict
-        if champion and (champion.until > version.until or champion.release == version.release):
-            return
-        if number <= self.aliases.get("champion", 0):
-            return
-        if number > self.aliases.get("challenger", 0):
-            self.aliases["challenger"] = number
-        if champion is None or (verdict != "held" and not version.left):
-            self._serve(number)
+        gate, aliases = version.gate if version.served else verdict, list[str]()
+        is_older = champion and (champion.until > version.until or champion.release == version.release)
+        if not is_older and number > self.aliases.get("champion", 0):
+            aliases += ["challenger"] * (number > self.aliases.get("challenger", 0))
+            aliases += ["champion"] * (champion is None or (verdict != "held" and not version.left))
+        self._move(number, aliases, gate=gate, **(self._promoted(version) if "champion" in aliases else {}))
 
-    def _serve(self, number: int) -> None:
-        version = self.versions[number]
-        version.before = self.aliases.get("champion", version.before)
-        version.served = 1 + max(one.served for one in self.versions.values())
-        self.aliases["champion"] = number
+    def _promoted(self, version: Version) -> dict[str, Any]:
+        newest = max(one.served for one in self.versions.values())
+        return {"before": self.aliases.get("champion", version.before), "served": 1 + newest}
+
+    def _move(self, number: int, aliases: list[str], **tags: Any) -> None:
+        """Change tags of a version, then let aliases name it: in one transaction, but on a server one after the other."""
+        version, gate = self.versions[number], tags.pop("gate", None)
+        version.gate = gate or version.gate
+        if self.is_server:
+            self.wrote()
+        for name, value in tags.items():
+            setattr(version, name, value)
+        for alias in aliases:
+            if self.is_server:
+                self.wrote()
+            self.aliases[alias] = number
+        self.wrote()
 
     def promote(self, root: str, number: int | None, reason: str | None = None) -> None:
         number = number or self.aliases.get("challenger", 0)
@@ -105,12 +163,12 @@ class Spec:
             return
         self._check(root, number)
         version = self.versions[number]
-        if version.left or version.gate == "held":
-            if not reason:
-                raise RefusedError(HELD_BACK)
-            version.gate, version.reason = "overridden", reason
-        version.left, version.back_from = False, None
-        self._serve(number)
+        is_held = version.left or version.gate == "held" or (version.gate == "overridden" and not version.reason)
+        if is_held and not reason:
+            raise RefusedError(HELD_BACK)
+        given = reason if is_held else version.reason
+        tags = {"gate": "overridden", "reason": given} if given else {}
+        self._move(number, ["champion"], **tags, **self._promoted(version), left=False, back_from=None)
 
     def _check(self, root: str, number: int) -> None:
         if self.versions[number].root != root:
@@ -129,25 +187,56 @@ class Spec:
         if version is None or not (version.served or target == champion.before):
             raise RefusedError(WRONG)
         self._check(root, target)
-        for other, one in self.versions.items():
-            one.left |= other == at or (one.served > 0 and other > target)
-        version.left, version.back_from = False, at
-        self.aliases["champion"] = target
+        for other, one in sorted(self.versions.items()):
+            if other == at or (one.served and not one.left and other > target):
+                self._move(other, [], left=True)
+        self._move(target, ["champion"], left=False, back_from=at)
 
     def forget(self, root: str, user: str) -> None:
         """All versions of the root that have the user go. What serves comes back without, with its verdict and its place."""
+        wanted = {user} | (self.forgotten[root] if root in self.forgetting else NOBODY)
+        self.forgetting |= {root}
+        self.wrote()
         self.forgotten[root] |= {user}
-        going = {number for number, one in self.versions.items() if one.root == root and user in one.users}
-        champion = self.champion
-        if champion and self.aliases["champion"] in going:
-            number = self._add(replace(champion, release=None, users=champion.users - {user}))
-            self.aliases = {"champion": number, "challenger": number}
-        for number in going:
+        self.wrote()
+        champion, at = self.champion, self.aliases.get("champion", 0)
+        if champion and champion.root == root and wanted & champion.users:
+            release = f"{champion.release} without {' '.join(sorted(self.forgotten[root]))}"
+            number = self._register(Version(root, release, champion.users - wanted, champion.until))
+            tags = {name: getattr(champion, name) for name in ("gate", "reason", "before", "served", "back_from")}
+            self.gone |= {number} if at in self.gone else set()
+            self._move(number, ["challenger", "champion"], **tags, left=False)
+        for number in [
+            number for number, one in sorted(self.versions.items()) if one.root == root and wanted & one.users
+        ]:
             self.delete(root, "model_version", str(number))
-        self.nights = {place: run for place, run in self.nights.items() if place[0] != root or user not in run.users}
+            self.wrote()
+        self.nights = {place: run for place, run in self.nights.items() if place[0] != root or not wanted & run.users}
+        self.wrote()
+        self.forgetting -= {root}
 
     def gc(self, root: str) -> None:
         """Copies in a registry that several roots share stay."""
+        self._refuse(root)
+
+    def push(self, root: str) -> None:
+        if self.champion is None:
+            raise RefusedError(WRONG)
+        self.pushed[root] = replace(self.champion), self.champion.users - self.forgotten[root]
+
+    def restore(self, root: str, number: int) -> None:
+        """The machine with the root is lost, and a new one is made of a version."""
+        self.lost |= {root}
+        self.nights = {place: run for place, run in self.nights.items() if place[0] != root}
+        self.gone |= {one for one, version in self.versions.items() if version.root == root}
+        self.wrote()
+        if number not in self.versions:
+            raise RefusedError(WRONG)
+        version = self.versions[number]
+        if version.made:
+            self.nights[root, version.until] = replace(version.made)
+        self.wrote()
+        self.gone, self.lost = self.gone - {number}, self.lost - {root}
 
     def delete(self, _: str, what: str, name: str) -> None:
         self.versions.pop(int(name) if what == "model_version" else 0, None)
@@ -155,10 +244,10 @@ class Spec:
 
     def needed(self, root: str) -> set[int]:
         """The versions of a root that a promotion or a rollback may choose, which gc and the nights must leave complete."""
-        named = {*self.aliases.values(), self.lost}
+        named = {*self.aliases.values(), self.lost_champion}
         if self.champion and not self.champion.back_from:
             named.add(self.champion.before)
-        return {number for number, one in self.versions.items() if number in named and one.root == root}
+        return {number for number, one in self.versions.items() if number in named - self.gone and one.root == root}
 
 
 def read_version(version: Any, root: str) -> dict[str, Any]:

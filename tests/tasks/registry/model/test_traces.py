@@ -1,6 +1,7 @@
 """After any commands of two people in two roots, also killed ones, the registry says what a small model says."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -17,6 +18,9 @@ from tests.tasks.registry.model.world import DATABASE, World
     ],
 )
 def test_traces(tmp_path: Path, seed: int, number: int) -> None:
-    world = World(tmp_path / "world", tmp_path / "made", is_server=seed % 4 == 1)
-    mlflow_runs._make_database(world.folder / DATABASE)
-    explore(world, seed, number, tmp_path / "saved")
+    in_memory = Path("/dev/shm")  # a disk would be waited for most of the time
+    with TemporaryDirectory(dir=in_memory if in_memory.is_dir() else tmp_path) as name:
+        folder = Path(name)
+        world = World(folder / "world", folder / "made", is_server=seed % 4 == 1)
+        mlflow_runs._make_database(world.folder / DATABASE)
+        explore(world, seed, number, folder / "saved")

@@ -27,8 +27,10 @@ from surf2vec.tasks.registry.releases import read_model
 from surf2vec.tasks.registry.versions import Registered, Version
 from surf2vec.tasks.root.records import CorpusStep, ExportStep, ReportStep, SettleStep, TrainStep
 from surf2vec.tasks.root.run import FORGET, Root, Run, lock_root, open_root
-from surf2vec.tasks.upkeep import gc
-from surf2vec.tasks.users.tombstones import read_tombstones
+from surf2vec.tasks.stores.places import open_store
+from surf2vec.tasks.stores.push import open_pushed, push
+from surf2vec.tasks.upkeep import gc, restore
+from surf2vec.tasks.users.tombstones import FILE, KEY_FILE, read_tombstones
 from surf2vec.trainer.events import ignore_event
 from surf2vec.trainer.store.generation import open_generation, write_manifest
 from surf2vec.trainer.store.layout import STORE_MANIFEST
@@ -78,7 +80,7 @@ class World:
     def __init__(self, folder: Path, made: Path, is_server: bool = False) -> None:
         self.folder, self.made, self.is_server = folder, made, is_server
         self.uri = f"sqlite:///{folder / DATABASE}"
-        self.publish = PublishConfig(tracking_uri=self.uri, keep_releases=2, with_state=False)
+        self.publish = PublishConfig(tracking_uri=self.uri, keep_releases=2)
         self.config = PipelineConfig(publish=self.publish)
         for name in ROOTS:
             Catalog(2, None, RULES).write(open_root(self.root(name).path))
@@ -113,8 +115,7 @@ class World:
             run.step(ReportStep, "", lambda: ReportStep(report="report.html"))
 
     def _train(self, root: Root, run: Run, number: int) -> None:
-        forgotten = frozenset(user for user in USERS if read_tombstones(root).day_of(user) is not None)
-        trained = self._make(number, users_of(number, forgotten))
+        trained = self._make(number, users_of(number, self.read_forgotten(root.path.name)))
         corpus = trained.corpora()[0]
         run.update(
             created_at=now().isoformat(), window_id=corpus.name, request=run.run_id,
@@ -167,6 +168,51 @@ class World:
 
     def delete(self, _: str, what: str, name: str) -> None:
         getattr(MlflowClient(self.uri, self.uri), f"delete_{what}")(self.publish.model_name, name)
+
+    def push(self, name: str) -> None:
+        root, uri = self.root(name), f"models:/{self.publish.model_name}@champion"
+        with open_store(self.store(name)) as store, open_pushed(root, uri, self.uri, ignore_event) as pushed:
+            push(store, pushed, False, forgotten=read_tombstones(root))
+
+    def store(self, name: str) -> str:
+        return f"parquet://{self.folder / f'store-{name}'}"
+
+    def restore(self, name: str, number: int) -> None:
+        """The folder of a root is lost, but for the list of forgotten users, and a new one is made of a version."""
+        root, kept = self.root(name), self.folder / f"kept-{name}"
+        with spared():
+            if not (kept / str(number)).exists():
+                (kept / str(number)).mkdir(parents=True)
+                for path in (root.path / FILE, root.path / KEY_FILE):
+                    if path.exists():
+                        os.replace(path, kept / path.name)
+                shutil.rmtree(root.path)
+            open_root(root.path)
+        with lock_root(root, "restore"), lock_store(root.store):
+            restore.restore(root, f"models:/{self.publish.model_name}/{number}", self.uri)
+        with spared():
+            for path in kept.glob(f"{Path(FILE).stem}.*"):
+                os.replace(path, root.path / path.name)
+            shutil.rmtree(kept)
+
+    def read_forgotten(self, name: str) -> frozenset[str]:
+        tombstones = read_tombstones(self.root(name))
+        return frozenset(user for user in USERS if tombstones.day_of(user) is not None)
+
+    def read_night(self, name: str, number: int) -> tuple[str, int] | None:
+        """The verdict and the version in a run's record; None if it has no training."""
+        steps = Run(self.root(name), f"r{number}").record().steps
+        return (steps.gate.verdict, steps.registered.model_version) if steps.train else None
+
+    def read_pushed(self, name: str) -> tuple[str, frozenset[str]] | None:
+        """The release that readers of a root's store get, and its users."""
+        if not (self.folder / f"store-{name}").exists():
+            return None
+        with open_store(self.store(name)) as store:
+            found = [side for side in store.read_sides() if side.serves]
+            return next(
+                ((one.release, frozenset(store.read_digests(one.name, "users")["user_id"])) for one in found), None
+            )
 
     def is_complete(self, name: str, version: Version | None) -> bool:
         """Whether a root has all that it needs to let a version serve."""
@@ -227,9 +273,9 @@ def shortened(world: World) -> Iterator[Any]:
 
 
 @contextmanager
-def killed_at(step: int) -> Iterator[None]:
-    """Let the process end before its write number `step` (from 1): it writes nothing more."""
-    left = step
+def killed_at(step: int | None) -> Iterator[None]:
+    """Let the process end before its write number `step` (from 1; None: it does not end): it writes nothing more."""
+    left = step or 10**9
 
     def dying(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
