@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from surf2vec.tasks.report.tables import describe_rule
 from surf2vec.tasks.root.wording import format_count, format_duration, format_key, format_value
 
 console = Console(markup=False, emoji=False, highlight=False)
@@ -36,7 +37,7 @@ def show_run(result: dict[str, Any]) -> None:
     show_table(("", ""), values.items(), title=f"release {result['release']}", show_header=False)
     show_funnel(result["funnel"], result["notes"])
     if result["gate"]["verdict"] != "first":
-        rows = ([row[name] for name in ("rule", "tonight", "limit", "verdict")] for row in result["gate"]["table"])
+        rows = ((row["rule"], row["tonight"], row["limit"], describe_rule(row)) for row in result["gate"]["table"])
         show_table(("rule", ">tonight", ">limit", "verdict"), rows, title=values["Gate"])
 
 

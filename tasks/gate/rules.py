@@ -67,7 +67,7 @@ def compare(rule: Rule, challenger: NDArray[np.float64], champion: NDArray[np.fl
 
 
 def make_table(judgements: Sequence[Judgement], is_first: bool = False) -> list[dict[str, str]]:
-    """Return the table of the gate: rule, figure, limit, and the verdict.
+    """Return the table of the gate: rule, figure, limit, verdict, and its reason.
 
     The first release always serves: its broken rules get the verdict "would hold", and those that need a champion are one row.
     """
@@ -77,14 +77,14 @@ def make_table(judgements: Sequence[Judgement], is_first: bool = False) -> list[
             "rule": judgement.rule.description,
             "tonight": _show_figure(judgement),
             "limit": f"{'>=' if judgement.rule.is_floor else '<='} {judgement.rule.show(judgement.rule.limit)}",
-            "verdict": _give_verdict(judgement, held),
+            **_give_verdict(judgement, held),
         }
         for judgement in judgements
         if judgement.reason != NO_CHAMPION
     ]
     if num_left := len(judgements) - len(rows):
-        verdict = f"not checked: {NO_CHAMPION}"
-        rows.append({"rule": f"the other {num_left} rules", "tonight": "", "limit": "", "verdict": verdict})
+        rest = {"rule": f"the other {num_left} rules", "tonight": "", "limit": ""}
+        rows.append(rest | {"verdict": "not checked", "reason": NO_CHAMPION})
     return rows
 
 
@@ -95,11 +95,11 @@ def _show_figure(judgement: Judgement) -> str:
     return f"{shown} ({judgement.rule.show(judgement.interval[0])} to {judgement.rule.show(judgement.interval[1])})"
 
 
-def _give_verdict(judgement: Judgement, held: str) -> str:
+def _give_verdict(judgement: Judgement, held: str) -> dict[str, str]:
     if judgement.value is None:
-        return f"not checked: {judgement.reason}"
+        return {"verdict": "not checked", "reason": judgement.reason}
     distance = judgement.value - judgement.rule.limit
     distance = distance if judgement.rule.is_floor else -distance  # negative past the limit
     if not judgement.holds_back:
-        return "passed" if distance >= 0 else "passed (within noise)"
-    return f"{held}: {judgement.rule.show(abs(distance)).removeprefix('+')} past the limit"
+        return {"verdict": "passed", "reason": "" if distance >= 0 else "within noise"}
+    return {"verdict": held, "reason": f"{judgement.rule.show(abs(distance)).removeprefix('+')} past the limit"}

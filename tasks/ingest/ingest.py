@@ -23,7 +23,7 @@ from surf2vec.tasks.ingest.batches import Log, make_batches
 from surf2vec.tasks.ingest.delimited import NOT_UTF8
 from surf2vec.tasks.ingest.deliveries import Delivery, describe_table, find_sources, plan_delivery
 from surf2vec.tasks.ingest.formats import EmptyLogError
-from surf2vec.tasks.ingest.rejects import FAILED, LISTED, TAKEN_IN
+from surf2vec.tasks.ingest.rejects import FAILED, LISTED
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
 from surf2vec.tasks.ingest.sources import (
     Catalog,
@@ -67,11 +67,13 @@ def ingest(
     fan_out: FanOut = HERE,
     before_commit: Callable[[], None] = lambda: None,
     days: Days | None = None,
+    refused: Path | None = None,
 ) -> dict[str, Any]:
     """Merge the files of the globs into the root's events; returns the record of step "ingest". The caller holds the writer lock.
 
     The returned numbers cover all delivered sources, or all sources without globs: repeating the call returns the same.
-    `threads` 0 uses all cores. `before_commit` is called once all is checked. `days` are those of queries. Raises InputError,
+    `threads` 0 uses all cores. `before_commit` is called once all is checked. `days` are those of queries. `refused`: where the
+    lines of refused logs are listed, if the logs are not to be taken in. Raises InputError,
     ConfigError, RejectedError or ResourceError, and then changes nothing.
     """
     with explain_failures(root, "logs are ingested", memory_bytes):
@@ -90,17 +92,14 @@ def ingest(
             if logs:
                 catalog.user_key_fingerprint = fingerprint(key) if key else None
                 catalog.rules = delivery.rules
-                if not (wanted := catalog.partitions or partitions):
-                    wanted = choose_partitions(estimate_users(logs))
-                    log(on_event, f"{wanted} micro-partitions, judging by the size of the logs")
-                catalog.partitions = wanted
+                wanted = catalog.partitions = catalog.partitions or partitions or _choose_partitions(logs, on_event)
                 staging = Staging(
                     root, folder, remote.folder, config, catalog.user_key_fingerprint, memory_bytes, threads,
                     make_batches(logs), wanted,
                 )  # fmt: skip
                 progress = BytesRead(staging.num_bytes, on_event)
                 staged = [_log_staged(batch, on_event) for batch in stage_logs(staging, fan_out, progress)]
-                _check_staged(root, staged, config, on_event)
+                _check_staged(root, staged, config, refused, on_event)
             elif not (delivery.stamps or catalog.entries):
                 raise InputError(f"nothing was ingested into {root.path}: give logs with --logs")
             before_commit()
@@ -147,6 +146,12 @@ def estimate_users(logs: Iterable[Log]) -> int:
         for log, source in logs
     )
     return round(sum(users))
+
+
+def _choose_partitions(logs: list[Log], on_event: OnEvent) -> int:
+    chosen = choose_partitions(estimate_users(logs))
+    log(on_event, f"{chosen} micro-partitions, judging by the size of the logs")
+    return chosen
 
 
 def choose_partitions(num_users: int) -> int:
@@ -197,10 +202,11 @@ def _list_counts(*counts: dict[str, int]) -> str:
     return ", ".join(f"{number:,} {reason}" for reason, number in sum_counts(counts).items())
 
 
-def _check_staged(root: Root, staged: list[Staged], config: IngestConfig, on_event: OnEvent) -> None:
-    """Log the frequent users, and how many lines were rejected.
-
-    Raises RejectedError when a source is unusable, or too many lines are; then keeps their rejects in rejects/failed/.
+def _check_staged(
+    root: Root, staged: list[Staged], config: IngestConfig, refused: Path | None, on_event: OnEvent
+) -> None:
+    """Log the frequent users, and how many lines were rejected. Raises RejectedError when a source is unusable, or too many lines
+    are; then keeps their rejects in `refused`, by default in rejects/failed/.
     """
     _log_frequent_users(staged, on_event)
     sources = [one for batch in staged for one in zip(batch.sources, batch.entries, strict=True)]
@@ -213,7 +219,8 @@ def _check_staged(root: Root, staged: list[Staged], config: IngestConfig, on_eve
         times += "; a log in another encoding is converted with, for instance, iconv -f WINDOWS-1252 -t UTF-8"
     if num_rejected:
         counts = f"{num_rejected:,} of {num_lines:,} lines rejected ({reasons})"
-        log(on_event, f"{counts}; {TAKEN_IN}`surf2vec rejects` prints them{times}")
+        once = "once they are taken in, " if refused is None else ""
+        log(on_event, f"{counts}; {once}`surf2vec rejects` prints them{times}")
     unusable = [(source, entry) for source, entry in sources if not entry["events"] and entry["rejected"]]
     if unusable:
         source, entry = unusable[0]
@@ -235,7 +242,7 @@ def _check_staged(root: Root, staged: list[Staged], config: IngestConfig, on_eve
         )
     else:
         return
-    folder = root.rejects / FAILED
+    folder = refused or root.rejects / FAILED
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for batch in staged:

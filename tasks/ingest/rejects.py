@@ -8,7 +8,6 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import DamageError, InputError
 
 FAILED = "failed"
-TAKEN_IN = "once they are taken in, "
 LISTED = " The lines are listed in {}, which `surf2vec rejects` prints."
 _DELIVERIES = {"": "taken in", FAILED: "refused", "infer": "the last infer"}
 _SCHEMA = {"delivery": pl.String, "source": pl.String, "line": pl.Int64, "reason": pl.String}

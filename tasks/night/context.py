@@ -10,6 +10,7 @@ from surf2vec.tasks.ingest.sql_logs import Days, choose_days
 from surf2vec.tasks.night.config import PipelineConfig
 from surf2vec.tasks.night.reporter import TERMINAL, Reporter
 from surf2vec.tasks.root.identity import registry_uri
+from surf2vec.tasks.root.memory import NIGHT_BYTES
 from surf2vec.tasks.root.records import NightPlan, RunRecord
 from surf2vec.tasks.root.run import Root, open_root
 from surf2vec.tasks.training.beginning import night_schedule
@@ -43,7 +44,7 @@ class NightContext:
         config = replace(config, popularity=record.popularity)
         return Job(
             corpus_dir / CHANGED if record.base else corpus_dir, self.root.store, config, self.config.host_bytes,
-            device.kernel, device.memory_bytes, start=record.start,
+            device.kernel, device.memory_bytes, process_bytes=NIGHT_BYTES, start=record.start,
             schedule=night_schedule(config) if record.base else None,
         )  # fmt: skip
 

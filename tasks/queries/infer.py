@@ -32,7 +32,6 @@ from surf2vec.tasks.export.reduction import PROJECTION_FILE, project, read_proje
 from surf2vec.tasks.export.vector_files import encode_vectors, open_writer
 from surf2vec.tasks.ingest.deliveries import list_changes, rules_of
 from surf2vec.tasks.ingest.ingest import ingest
-from surf2vec.tasks.ingest.rejects import FAILED, TAKEN_IN
 from surf2vec.tasks.ingest.sources import read_catalog
 from surf2vec.tasks.ingest.user_key import read_user_key
 from surf2vec.tasks.registry.release_state import find_generation
@@ -42,7 +41,7 @@ from surf2vec.tasks.root.failures import check_out, explain_failures
 from surf2vec.tasks.root.run import Root, note_partial, open_scratch_folder
 from surf2vec.tasks.users.tombstones import FORGOTTEN, copy_tombstones
 from surf2vec.trainer.config import TrainConfig
-from surf2vec.trainer.errors import ConfigError, DamageError, InputError, RejectedError, ResourceError
+from surf2vec.trainer.errors import ConfigError, DamageError, InputError, ResourceError
 from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
 from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.tokens import COUNTS, Corpus, Histories, open_corpus
@@ -235,20 +234,13 @@ def _ingest(
     root: Root, own: Root, query: Inference, config: IngestConfig, on_event: OnEvent, fan_out: FanOut
 ) -> dict[str, Any]:
     """Ingest the logs as events of `own`. The list of rejects is kept in `root`, also if the logs are unusable."""
-    partitions, listed, kept = read_catalog(root).partitions, own.rejects / FAILED, root.rejects / "infer"
-
-    def say(name: str, values: dict[str, Any]) -> None:  # nothing is taken in here
-        on_event(name, {key: one.replace(TAKEN_IN, "") if isinstance(one, str) else one for key, one in values.items()})
-
-    try:
-        ingested = ingest(own, query.logs, config, partitions, query.memory_bytes, query.threads, say, fan_out)
-    except RejectedError as error:
-        raise RejectedError(str(error).replace(str(listed), str(kept))) from None
-    finally:
-        shutil.rmtree(kept, ignore_errors=True)
-        if own.rejects.exists():
-            kept.parent.mkdir(exist_ok=True)
-            os.replace(listed if listed.exists() else own.rejects, kept)
+    partitions, kept = read_catalog(root).partitions, root.rejects / "infer"
+    shutil.rmtree(kept, ignore_errors=True)
+    work = (partitions, query.memory_bytes, query.threads, on_event, fan_out)
+    ingested = ingest(own, query.logs, config, *work, refused=kept)
+    if own.rejects.exists():
+        kept.parent.mkdir(exist_ok=True)
+        os.replace(own.rejects, kept)
     if num_forgotten := ingested["left_out"].get(FORGOTTEN, 0):
         log(on_event, f"{num_forgotten:,} events of users who were forgotten are left out: they get no vector")
     if not ingested["events"]:

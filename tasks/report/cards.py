@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from surf2vec.tasks.report.tables import explain_held, list_facts
+from surf2vec.tasks.report.tables import describe_rule, explain_held, list_facts
 from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.wording import as_markdown, format_bytes
 
@@ -68,9 +68,9 @@ def version_card(record: RunRecord, manifest: dict[str, Any], size_bytes: int, e
 
 def _show_rule(row: dict[str, str]) -> str:
     """Return the row of a rule: a figure is not parted from its unit, and a rule that holds is bold."""
-    cells = [as_markdown(row[name]) for name in ("rule", "tonight", "limit", "verdict")]
-    cells = [cell.replace(" %", "\u00a0%") for cell in cells]
-    cells[-1] = f"**{cells[-1]}**" if row["verdict"].startswith("held") else cells[-1]
+    texts = row["rule"], row["tonight"], row["limit"], describe_rule(row)
+    cells = [as_markdown(text).replace(" %", "\u00a0%") for text in texts]
+    cells[-1] = f"**{cells[-1]}**" if row["verdict"] == "held" else cells[-1]
     return f"| {' | '.join(cells)} |"
 
 

@@ -118,8 +118,13 @@ def describe_gate(gate: GateStep) -> str:
         return f"Held by {held_by}; promoted by a person: {gate.overridden}"
     if gate.is_held:
         return f"Held by {held_by}: the champion keeps serving."
-    unchecked = sum(row["verdict"].startswith("not checked") for row in table)
+    unchecked = sum(row["verdict"] == "not checked" for row in table)
     return f"Passed {len(table) - unchecked} rules; {unchecked} not checked." if table else ""
+
+
+def describe_rule(row: dict[str, str]) -> str:
+    """Returns what the gate says of a rule, with its reason."""
+    return ": ".join(filter(None, (row["verdict"], row.get("reason"))))
 
 
 def explain_held(record: RunRecord, root: str = "") -> list[str]:
@@ -131,9 +136,12 @@ def explain_held(record: RunRecord, root: str = "") -> list[str]:
     if not gate.is_held:
         return []
     root = root or str(Path(record.steps.export.export_dir or "ROOT/export/RELEASE").parents[1])
-    broken = [row | {"by": row["verdict"].removeprefix("held: ")} for row in gate.table if row["verdict"][:4] == "held"]
     return [
-        *("{rule}: {tonight}, limit {limit}, {by}".format_map(row) for row in broken),
+        *(
+            "{rule}: {tonight}, limit {limit}, {reason}".format_map(row)
+            for row in gate.table
+            if row["verdict"] == "held"
+        ),
         f'If it is right all the same: surf2vec promote{f" {number}" if number else ""} --override "WHY" --root {root}',
         f"If logs were missing or wrong, deliver them again, then: surf2vec run --logs 'LOGS' --root {root}",
     ]

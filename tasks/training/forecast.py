@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from surf2vec.tasks.config import ResourcesConfig
+from surf2vec.tasks.root.memory import NIGHT_BYTES
 from surf2vec.tasks.training.worker_processes import count_workers, pick_device
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.events import OnEvent
@@ -23,9 +24,6 @@ from surf2vec.trainer.system.units import parse_bytes
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.preparation import divide_work, find_budget, find_rates, warm_up
 from surf2vec.trainer.workers.group import ALONE
-
-LEFT_BYTES = 150 * 10**6
-"""What ingest and corpus leave in the process of a night, at most: 45 MB after 7,000 events, 110 MB after 2.2 million."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +56,8 @@ def plan_size(
     sizes = training_sizes(config, volume.items, tree)
     work = spread_volume(volume, config.epochs, config.commit_seconds)
     memory_bytes = parse_bytes(resources.host_memory) // on_machine, device.memory_bytes
-    budget, rates = find_budget(kernel, memory_bytes, folder), find_rates(kernel, config, root / "store")
-    budget = replace(budget, overhead_bytes=budget.overhead_bytes + LEFT_BYTES)
+    budget = find_budget(kernel, memory_bytes, folder, NIGHT_BYTES if num_workers == 1 else 0)
+    rates = find_rates(kernel, config, root / "store")
     if num_workers == 1:
         plan = plan_training(work, sizes, budget, rates)
     else:

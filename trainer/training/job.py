@@ -35,7 +35,8 @@ class LearningSchedule:
 class Job:
     """A corpus, a store, settings and budgets. warm_start: vectors in memory that the items begin from.
 
-    start: identifies the vectors that a training begins from, and its schedule (trainer/training/next_night.py).
+    process_bytes: what the process takes for itself, at least. start: identifies the vectors that a training begins from, and its
+    schedule (trainer/training/next_night.py).
     """
 
     corpus_dir: Path
@@ -44,6 +45,7 @@ class Job:
     host_memory_bytes: int
     kernel: str = "cpu"
     device_memory_bytes: int | None = None
+    process_bytes: int = 0
     warm_start: "WarmStart | None" = None
     start: str = ""
     schedule: LearningSchedule | None = None

@@ -157,7 +157,8 @@ def divide_work(
 
     if not workers.is_alone:
         connect_devices(workers, kernel)
-    budget, rates = find_budget(kernel, memory_bytes, job.store_dir), find_rates(kernel, config, job.store_dir)
+    budget = find_budget(kernel, memory_bytes, job.store_dir, job.process_bytes)
+    rates = find_rates(kernel, config, job.store_dir)
     if workers.is_alone:
         division = Division(manifest["plan"]["chunk_partitions"], manifest["num_blocks"]) if is_resumed else None
         plan = plan_training(work_of(np.arange(corpus.num_partitions)), sizes, budget, rates, division)
@@ -179,10 +180,13 @@ def divide_work(
     return plan_together(form_team(members, weights, share, config), sizes, config, resumed_from)[workers.rank], share
 
 
-def find_budget(kernel: Kernel, memory_bytes: tuple[int, int | None], folder: Path) -> Budget:
-    """Return the budget, of host and GPU, on this machine. Limits torch's memory on a GPU to it."""
-    taken_bytes = context_bytes(kernel.free_bytes)
-    budget = Budget(memory_bytes[0], private_bytes(), shutil.disk_usage(folder).free, memory_bytes[1], taken_bytes)
+def find_budget(kernel: Kernel, memory_bytes: tuple[int, int | None], folder: Path, process_bytes: int = 0) -> Budget:
+    """Return the budget, of host and GPU, on this machine. Limits torch's memory on a GPU to it.
+
+    process_bytes: the process takes that much for itself, or what it has now if that is more.
+    """
+    taken_bytes, process_bytes = context_bytes(kernel.free_bytes), max(private_bytes(), process_bytes)
+    budget = Budget(memory_bytes[0], process_bytes, shutil.disk_usage(folder).free, memory_bytes[1], taken_bytes)
     if budget.device_bytes:
         limit_device_memory(budget.device_bytes, budget.context_bytes)
     return budget

@@ -246,10 +246,10 @@ def test_what_a_run_publishes_meanwhile_takes_nothing_away(tmp_path: Path, monke
     root, log = make_root(tmp_path / "root"), write_log(tmp_path / "log.csv", *LITERAL)
     infer(root, "r1", ask(log, tmp_path / "before.parquet"))
 
-    def ingest_while_all_goes(*arguments: Any) -> dict[str, Any]:
+    def ingest_while_all_goes(*arguments: Any, **named: Any) -> dict[str, Any]:
         for folder in (root.store, root.path / "corpus", root.path / "export"):
             shutil.rmtree(folder)
-        return ingest(*arguments)
+        return ingest(*arguments, **named)
 
     monkeypatch.setattr(surf2vec.tasks.queries.infer, "ingest", ingest_while_all_goes)
     infer(root, "r1", ask(log, tmp_path / "after.parquet"))

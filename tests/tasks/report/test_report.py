@@ -70,7 +70,8 @@ RECORD: dict[str, Any] = {
             "seconds": 0.5, "passes": True, "verdict": "passed", "held_by": [], "champion": "release-8",
             "table": [
                 {"rule": "users, of the champion's number", "tonight": "101.0 %", "limit": ">= 80.0 %", "verdict": "passed"},
-                {"rule": "drift", "tonight": "", "limit": ">= 0.98", "verdict": "not checked: the spaces differ"},
+                {"rule": "drift", "tonight": "", "limit": ">= 0.98", "verdict": "not checked",
+                 "reason": "the spaces differ"},
             ],
         },
         "register": {
@@ -288,7 +289,8 @@ def test_each_step_has_a_colour() -> None:
 
 
 def test_a_release_that_was_held_says_so_and_why() -> None:
-    row = {"rule": "newest day", "tonight": "50.0 %", "limit": ">= 60.0 %", "verdict": "held: 10.0 % past the limit"}
+    row = {"rule": "newest day", "tonight": "50.0 %", "limit": ">= 60.0 %"}
+    row |= {"verdict": "held", "reason": "10.0 % past the limit"}
     record = changed("gate", passes=False, verdict="held", held_by=["newest_day_events"], table=[row])
     record["steps"]["register"]["alias"] = "challenger"
     html = draw(record, None)

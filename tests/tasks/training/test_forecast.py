@@ -1,18 +1,35 @@
 """What a training would take is asked by its size alone, and refused with the numbers when it cannot be."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from surf2vec.tasks.config import ResourcesConfig
-from surf2vec.tasks.training.forecast import Volume, plan_equal, plan_size, spread, spread_volume, zipf_counts
+from surf2vec.tasks.night.config import PipelineConfig
+from surf2vec.tasks.night.context import NightContext
+from surf2vec.tasks.root.records import RunRecord, Steps
+from surf2vec.tasks.training.forecast import (
+    Volume,
+    plan_equal,
+    plan_job,
+    plan_size,
+    spread,
+    spread_volume,
+    zipf_counts,
+)
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, ResourceError
+from surf2vec.trainer.events import ignore_event
 from surf2vec.trainer.plan.alone import Budget
 from surf2vec.trainer.plan.prediction import Rates
 from surf2vec.trainer.plan.sizes import training_sizes
+from surf2vec.trainer.training import preparation
+from tests.roots.training import prepare
 
 CONFIG = TrainConfig(vector_size=16, epochs=2)
 
@@ -63,6 +80,28 @@ def test_what_does_not_fit_is_refused_with_numbers(tmp_path: Path) -> None:
         ResourceError, match=r"10,000,000 items in 256 blocks.*budget is 100\.0 MB: raise --host-memory"
     ):
         plan_size(tmp_path, Volume(10**6, 10**7, 10**7, 16), CONFIG, ResourcesConfig(host_memory="100MB"))
+
+
+def test_plan_and_a_night_refuse_the_same_budgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`plan` has a new process; that of a night has read logs before."""
+    root, window_id = prepare(tmp_path / "root", 2)
+    night = NightContext(root, None, None, PipelineConfig(train=CONFIG))
+
+    def refused(fresh_mb: int, plan: Callable[[], Any]) -> str:
+        monkeypatch.setattr(preparation, "private_bytes", lambda: fresh_mb * 10**6)
+        with pytest.raises(ResourceError) as raised:
+            plan()
+        return str(raised.value).partition(": ")[2].partition(" for the process")[0]
+
+    def train() -> None:
+        job = replace(night.job(RunRecord(run_id="r", window_id=window_id, steps=Steps())), host_memory_bytes=10**7)
+        plan_job(job, tmp_path, ignore_event)
+
+    def foresee() -> None:
+        plan_size(tmp_path, Volume(60, 10, 1000, 2), CONFIG, ResourcesConfig(host_memory="10MB"))
+
+    assert refused(124, foresee) == refused(234, train) == "250.0 MB"
+    assert refused(280, foresee) == refused(280, train) == "280.0 MB"
 
 
 @given(st.integers(0, 10**10), st.integers(0, 12), st.floats(0, 4))
