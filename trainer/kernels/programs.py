@@ -158,10 +158,10 @@ def _draw_block(noise, step, first, K: tl.constexpr, B: tl.constexpr):
 
 
 @triton.jit
-def _same_rows(rows_N, turn_N):
-    """Return two [N, N] of 1.0 and 0.0: whether two have the same row; whether, besides, the first has the earlier turn."""
-    same_NN = tl.where(rows_N[:, None] == rows_N[None, :], 1.0, 0.0)
-    return same_NN, tl.where(turn_N[:, None] < turn_N[None, :], same_NN, 0.0)
+def _same_rows(rows_N):
+    """Return two [N, N] of 1.0 and 0.0: whether two have the same row; whether, besides, the first comes before the second."""
+    n, same_NN = tl.arange(0, rows_N.shape[0]), tl.where(rows_N[:, None] == rows_N[None, :], 1.0, 0.0)
+    return same_NN, tl.where(n[:, None] < n[None, :], same_NN, 0.0)
 
 
 @triton.jit
@@ -182,13 +182,13 @@ def _rates(squares, rows_N, mean_squares_N, same_NN, before_NN, is_on_N, alpha_N
 
 @triton.jit
 def _move_inputs(
-    inputs, squares, l2s, g_MD, square_M, page_M, factor_M, turn_M, alpha_M, atomic_d, D: tl.constexpr, W: tl.constexpr
+    inputs, squares, l2s, g_MD, square_M, page_M, factor_M, alpha_M, atomic_d, D: tl.constexpr, W: tl.constexpr
 ):
     """Move the inputs of the pages at a lag by the steps of the sums. Returns the products of steps and inputs."""
     d, is_page_M, at_MD = _lanes(D), page_M >= 0, inputs + page_M.to(tl.int64)[:, None] * D
     has_MD = is_page_M[:, None] & (d < D)[None, :]
     c_MD = tl.load(at_MD + d[None, :], mask=has_MD, other=0.0, cache_modifier=".cg")
-    same_MM, before_MM = _same_rows(page_M, turn_M)
+    same_MM, before_MM = _same_rows(page_M)
     mean_M = factor_M * factor_M * square_M
     rate_M = _rates(squares, page_M, mean_M, same_MM, before_MM, is_page_M, alpha_M, True)
     shrink_M = rate_M * (_L2_WINDOW / W) * tl.load(l2s + page_M, mask=is_page_M, other=0.0)

@@ -6,8 +6,8 @@ What predicts a lane's target is h_MD: for the interest the lane's user, whose r
 the trail (IS_TRAIL) a weighted sum of the pages around the target. The reference moves rows of the lanes in turn. Here they move
 at once, and for the interest a lane whose item another lane has, too, sees that lane's step by a sum over the lanes before it.
 Outputs of the trail move by what they were at the beginning of the step, inputs lag after lag, the lanes of a lag at once. In
-both, Adagrad's sums of the lanes' equal rows grow in their turns. Several blocks of negatives are read twice: for the softmax,
-whose maximum and sum run along, and to move them, by their scores as they are then. README.md has the formulas.
+both, Adagrad's sums of the lanes' equal rows grow in the lanes' order. Several blocks of negatives are read twice: for the
+softmax, whose maximum and sum run along, and to move them, by their scores as they are then. README.md has the formulas.
 """
 
 import triton
@@ -21,7 +21,6 @@ from surf2vec.trainer.model.rows import EPSILON
 _EPSILON, _NUM_BIASES, _BIAS = tl.constexpr(EPSILON), tl.constexpr(TRAIL_BIASES), tl.constexpr(TRAIL_BIAS)
 _TRAIL_RATE, _LEAST_LAG, _LAG_RATE = tl.constexpr(TRAIL_RATE), tl.constexpr(LEAST_LAG), tl.constexpr(LAG_RATE)
 _TINY = tl.constexpr(1e-30)  # for a factor of zero or less, so that it has a logarithm
-_NO_TURN = tl.constexpr(2**30)  # of a lane without a user
 
 
 @triton.jit(do_not_specialize=["num_items"])  # otherwise Triton compiles again for 1 and for multiples of 16
@@ -37,75 +36,58 @@ def train_stream(
     first, num_users = tl.load(streams + tl.program_id(0)), tl.load(num_coming + tl.program_id(0))
     key = _mix(tl.load(keys + tl.load(order + first)).to(tl.uint64))
     lane, num_lanes = _lanes(M), tl.minimum(M, num_users)
-    turn_M, taken, step = tl.where(lane < num_lanes, lane, _NO_TURN), num_lanes, tl.full((), 0, tl.uint64)
+    taken, step = num_lanes, tl.full((), 0, tl.uint64)
     histories, place_M = (tokens, starts, ends, order, alphas, targets, num_targets), lane * 0
     at_M = tl.load(coming + first + lane, mask=lane < num_lanes, other=0)
     user_M, start_M, length_M, count_M, alpha_M = _look_up(histories, at_M, lane < num_lanes, IS_TRAIL)
+    alpha = _first_alpha(alpha_M, count_M)
     if not IS_TRAIL:
         u_MD, square_M = _load_users(users, user_squares, user_M, 0.0, 0.0, lane < num_lanes, D)
     target_M, row_M = _load_targets(tokens, targets, start_M, place_M, lane < num_lanes)
     noise, items = (key, thresholds, aliases, num_items), (outputs, output_squares, corrections, tokens, lags)
     next_B = _draw_block(noise, step, 0, K, B)
     while num_lanes > 0:
-        is_on_M, rows_B, place_M = turn_M < num_lanes, next_B, place_M + 1
+        is_on_M, rows_B, place_M = place_M < count_M, next_B, place_M + 1  # a lane without a user counts no targets
         next_B = _draw_block(noise, step + 1, 0, K, B)
-        has_next_M = is_on_M & (place_M < count_M)  # their next targets are loaded while these are trained
+        has_next_M = place_M < count_M  # their next targets are loaded while these are trained
         next_target_M, next_row_M = _load_targets(tokens, targets, start_M, place_M, has_next_M)
         look = (target_M, row_M, start_M, length_M, is_on_M)
         if IS_TRAIL:
             _train_sums(
-                items, inputs, input_squares, lag_squares, l2s, noise, step, rows_B, look, turn_M, alpha_M, handicap,
+                items, inputs, input_squares, lag_squares, l2s, noise, step, rows_B, look, alpha_M, alpha, handicap,
                 D, K, B, W, HAS_WIDE_ATOMICS, PRECISION,
             )  # fmt: skip
         else:
             u_MD, square_M = _train_users(
-                items, noise, step, rows_B, u_MD, square_M, look, turn_M, alpha_M, recency_rate, l2, item_l2, handicap,
+                items, noise, step, rows_B, u_MD, square_M, look, alpha_M, alpha, recency_rate, l2, item_l2, handicap,
                 D, K, B, NUM_FREE, IS_ADAGRAD, IS_FROZEN, HAS_WIDE_ATOMICS, PRECISION,
             )  # fmt: skip
         target_M, row_M, step = next_target_M, next_row_M, step + 1
         ended_M = is_on_M & (place_M >= count_M)
-        if tl.sum(ended_M.to(tl.int32), axis=0) > 0:
+        num_ended = tl.sum(ended_M.to(tl.int32), axis=0)
+        if num_ended > 0:  # these lanes take the next users, while there are any
             if not IS_TRAIL:
                 _store_users(users, user_squares, user_M, u_MD, square_M, ended_M, D)
-            turn_M, num_lanes, rank_M, is_new_M = _take_turns(turn_M, ended_M, num_lanes, num_users - taken)
+            rank_M = tl.cumsum(ended_M.to(tl.int32), axis=0) - 1
+            is_new_M = ended_M & (rank_M < num_users - taken)
+            is_on_M = is_new_M | has_next_M
             at_M = tl.where(is_new_M, tl.load(coming + first + taken + rank_M, mask=is_new_M, other=0), at_M)
-            user_M, start_M, length_M, count_M, alpha_M = _look_up(histories, at_M, turn_M < num_lanes, IS_TRAIL)
+            user_M, start_M, length_M, count_M, alpha_M = _look_up(histories, at_M, is_on_M, IS_TRAIL)
+            alpha = _first_alpha(alpha_M, count_M)
             if not IS_TRAIL:
                 u_MD, square_M = _load_users(users, user_squares, user_M, u_MD, square_M, is_new_M, D)
-            taken += tl.sum(is_new_M.to(tl.int32), axis=0)
+            num_new = tl.minimum(num_ended, num_users - taken)
+            taken, num_lanes = taken + num_new, num_lanes + num_new - num_ended
             place_M = tl.where(ended_M, 0, place_M)
-            target_M, row_M = _load_targets(tokens, targets, start_M, place_M, turn_M < num_lanes)
+            target_M, row_M = _load_targets(tokens, targets, start_M, place_M, is_on_M)
 
 
 @triton.jit
-def _take_turns(turn_M, ended_M, num_lanes, num_left):
-    """Let lanes whose users have ended take the next users and keep their turns, while there are any.
-
-    Returns the turns and the number of lanes that have users, then which of the next users each lane takes, and whether it does.
-    """
-    num_ended = tl.sum(ended_M.to(tl.int32), axis=0)
-    num_lanes += tl.minimum(num_ended, num_left) - num_ended
-    rank_M = _rank(ended_M, turn_M)
-    turn_M = _close_ranks(turn_M, ended_M & (rank_M >= num_left), num_lanes)
-    return turn_M, num_lanes, rank_M, ended_M & (rank_M < num_left)
-
-
-@triton.jit
-def _rank(is_one_M, turn_M):
-    """Return how many of the marked lanes have an earlier turn than each lane."""
-    marked_M = tl.where(is_one_M, turn_M, _NO_TURN)
-    return tl.sum((marked_M[:, None] < turn_M[None, :]).to(tl.int32), axis=0)
-
-
-@triton.jit
-def _close_ranks(turn_M, is_empty_M, num_lanes):
-    """Return the turns after lanes have run empty: the last lanes take the turns of these, the very last one the first."""
-    moves_M = (turn_M >= num_lanes) & (turn_M < _NO_TURN) & ~is_empty_M
-    moving_M, empty_M = tl.where(moves_M, turn_M, -1), tl.where(is_empty_M, turn_M, 0)
-    rank_M = tl.sum((moving_M[:, None] > turn_M[None, :]).to(tl.int32), axis=0)
-    empty_rank_M = tl.where(is_empty_M, _rank(is_empty_M, turn_M), -1)
-    taken_M = tl.sum(tl.where(empty_rank_M[:, None] == rank_M[None, :], empty_M[:, None], 0), axis=0)
-    return tl.where(is_empty_M, _NO_TURN, tl.where(moves_M, taken_M, turn_M))
+def _first_alpha(alpha_M, count_M):
+    """Return the learning rate of the first lane that has a user."""
+    lane = tl.arange(0, alpha_M.shape[0])
+    first = tl.min(tl.where(count_M > 0, lane, alpha_M.shape[0]), axis=0)
+    return tl.sum(tl.where(lane == first, alpha_M, 0.0), axis=0)
 
 
 @triton.jit
@@ -147,14 +129,14 @@ def _store_users(users, user_squares, user_M, u_MD, square_M, ended_M, D: tl.con
 
 @triton.jit
 def _train_users(
-    items, noise, step, rows_B, u_MD, square_M, look, turn_M, alpha_M, recency_rate, l2, item_l2, handicap,
+    items, noise, step, rows_B, u_MD, square_M, look, alpha_M, alpha, recency_rate, l2, item_l2, handicap,
     D: tl.constexpr, K: tl.constexpr, B: tl.constexpr, NUM_FREE: tl.constexpr, IS_ADAGRAD: tl.constexpr,
     IS_FROZEN: tl.constexpr, HAS_WIDE_ATOMICS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Train the lanes' users, but for the bias. Returns their rows, and Adagrad's sums."""
     target_M, _, _, length_M, _ = look
     steps_MD = _learn(
-        items, noise, step, rows_B, u_MD, look, turn_M, alpha_M, item_l2, handicap,
+        items, noise, step, rows_B, u_MD, look, alpha_M, alpha, item_l2, handicap,
         D, K, B, 0, NUM_FREE, IS_ADAGRAD, IS_FROZEN, HAS_WIDE_ATOMICS, PRECISION,
     )  # fmt: skip
     age_M = tl.maximum(length_M - 1 - (target_M >> 2), 0)  # a lane without a user has none
@@ -171,7 +153,7 @@ def _train_users(
 
 @triton.jit
 def _learn(
-    items, noise, step, rows_B, h_MD, look, turn_M, alpha_M, l2, handicap,
+    items, noise, step, rows_B, h_MD, look, alpha_M, alpha, l2, handicap,
     D: tl.constexpr, K: tl.constexpr, B: tl.constexpr, W: tl.constexpr, NUM_FREE: tl.constexpr, IS_ADAGRAD: tl.constexpr,
     IS_FROZEN: tl.constexpr, HAS_WIDE_ATOMICS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -194,7 +176,7 @@ def _learn(
     pull_M, share_M = tl.where(is_on_M, others_M / whole_M, 0.0), tl.where(is_on_M, -1.0 / whole_M, 0.0)
     now_MD, pulls_BM = own_MD, share_M[None, :] * tl.exp(scores_BM - highest_M[None, :])
     if not IS_FROZEN:
-        same_MM, before_MM = _same_rows(tl.where(is_on_M, row_M, -1), turn_M)
+        same_MM, before_MM = _same_rows(tl.where(is_on_M, row_M, -1))
         if W > 0:  # L2 holds the biases, too, and is not in the sums
             l2_MD = l2[:, None]
             square_M = pull_M * pull_M * tl.sum(h_MD * h_MD, axis=1) / D
@@ -203,7 +185,6 @@ def _learn(
             gradient_MD = pull_M[:, None] * h_MD - l2_MD * own_MD
             square_M = tl.sum(gradient_MD * gradient_MD, axis=1) / D
         rate_M = _rates(squares, row_M, square_M, same_MM, before_MM, is_on_M, alpha_M, IS_ADAGRAD)
-        alpha = tl.sum(tl.where(turn_M == 0, alpha_M, 0.0), axis=0)
         for first in tl.range(0, K, B, num_stages=1):
             if K > B:
                 rows_B = _draw_block(noise, step, first, K, B)
@@ -320,14 +301,14 @@ def _pages(tokens, lags, look, lag, W: tl.constexpr):
 
 @triton.jit
 def _train_sums(
-    items, inputs, input_squares, lag_squares, l2s, noise, step, rows_B, look, turn_M, alpha_M, handicap,
+    items, inputs, input_squares, lag_squares, l2s, noise, step, rows_B, look, alpha_M, alpha, handicap,
     D: tl.constexpr, K: tl.constexpr, B: tl.constexpr, W: tl.constexpr, HAS_WIDE_ATOMICS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Let the sums of the pages around the lanes' targets predict them. Moves the outputs, these pages' inputs, and the lags."""
     _, _, _, tokens, lags = items
     target_M, row_M, start_M, length_M, _ = look
     d, is_backward_M = _lanes(D), (target_M & 1) == 1
-    h_MD, squares_M = turn_M[:, None] * d[None, :] * 0.0, turn_M * 0.0
+    h_MD, squares_M = row_M[:, None] * d[None, :] * 0.0, row_M * 0.0
     for lag in range(W):
         page_M, weight_M = _pages(tokens, lags, look, lag, W)
         has_MD = (page_M >= 0)[:, None] & (d < D)[None, :]
@@ -340,7 +321,7 @@ def _train_sums(
     learns_M = squares_M > 0  # otherwise all pages around it are the target itself
     look = (target_M, row_M, start_M, length_M, learns_M)
     g_MD = _learn(
-        items, noise, step, rows_B, h_MD, look, turn_M, alpha_M, tl.load(l2s + row_M, mask=learns_M, other=0.0), handicap,
+        items, noise, step, rows_B, h_MD, look, alpha_M, alpha, tl.load(l2s + row_M, mask=learns_M, other=0.0), handicap,
         D, K, B, W, D, True, False, HAS_WIDE_ATOMICS, PRECISION,
     )  # fmt: skip
     g_MD = tl.where((d < D - _NUM_BIASES)[None, :], g_MD, 0.0)
@@ -351,12 +332,12 @@ def _train_sums(
     for lag in range(W):  # inputs move lag after lag
         page_M, weight_M = _pages(tokens, lags, look, lag, W)
         towards_M = scale_M * _move_inputs(
-            inputs, input_squares, l2s, g_MD, square_M, page_M, weight_M * scale_M, turn_M, alpha_M, atomic_d, D, W
+            inputs, input_squares, l2s, g_MD, square_M, page_M, weight_M * scale_M, alpha_M, atomic_d, D, W
         )
         before = tl.sum(tl.where(is_backward_M, 0.0, towards_M), axis=0)
         after = tl.sum(tl.where(is_backward_M, towards_M, 0.0), axis=0)
         steps_L += tl.where(lag_L == lag, before, 0.0) + tl.where(lag_L == W + lag, after, 0.0)
-    _move_lags(lags, lag_squares, lag_L, steps_L, tl.sum(tl.where(turn_M == 0, alpha_M, 0.0), axis=0))
+    _move_lags(lags, lag_squares, lag_L, steps_L, alpha)
 
 
 @triton.jit

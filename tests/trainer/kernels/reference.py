@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from surf2vec.trainer.model.trees import path
 
 NUM_AT_ONCE = 10**9
 """Negatives that a card reads at a time. If there are more, it scores them anew before it moves them, block after block."""
+
+KEEPS_PLACES = False
+"""Whether the lanes after one that has no more users stay in order, as on a card. Otherwise the last lane takes its place."""
 
 Sums = dict[int, np.ndarray]
 """Gradients of items that stand still, float32[D], by row."""
@@ -93,8 +97,7 @@ def train_stream(users: Rows, items: Items, work: Pass, key: int, sums: Sums | N
 def tiles_of(work: Pass, key: int) -> Iterator[tuple[list[Lane], np.ndarray]]:
     """Yield the tiles of a stream and their negatives. Each lane has a user; at a step, one token of it.
 
-    A lane whose user ends takes the next user with a kept token; if there is none, the last lane takes its place. In a tree
-    users take turns.
+    A lane whose user ends takes the next user with a kept token, if there is one. In a tree users take turns.
     """
     coming = iter([
         lane for user, alpha in zip(work.order, work.alphas, strict=True) if (lane := Lane(work, int(user), alpha)).kept
@@ -113,8 +116,13 @@ def tiles_of(work: Pass, key: int) -> Iterator[tuple[list[Lane], np.ndarray]]:
                 lanes[m] = following
                 m += 1
             else:
-                lanes[m] = lanes[-1]
-                lanes.pop()
+                remove_lane(lanes, m, KEEPS_PLACES)
+
+
+def remove_lane(lanes: list[Any], m: int, keeps_places: bool) -> None:
+    last = lanes.pop(m if keeps_places else -1)
+    if not keeps_places and m < len(lanes):
+        lanes[m] = last
 
 
 def train_tile(

@@ -22,7 +22,7 @@ from surf2vec.trainer.kernels.signature import (
 from surf2vec.trainer.model.objectives import TrailTables
 from surf2vec.trainer.model.rows import Rows, TrailItems
 from tests.trainer.kernels import reference
-from tests.trainer.kernels.reference import draw_negative, note_move, pull_anew, softmax
+from tests.trainer.kernels.reference import draw_negative, note_move, pull_anew, remove_lane, softmax
 
 TINY = np.float32(1e-12)
 
@@ -71,12 +71,12 @@ def train_trail(trail: TrailItems, work: Pass, tables: TrailTables, backward: fl
             train_step(trail, looks, work, tables, key, step, at_once)
             num_targets += len(lanes)
             step += 1
-            leave(lanes, waiting if at_once else [])
+            leave(lanes, waiting if at_once else [], keeps_places=at_once)
     return num_targets
 
 
-def leave(lanes: list[Lane], waiting: list[Lane]) -> None:
-    """Go on to the next target; one that waits, or else the last lane, takes the place of one that has ended."""
+def leave(lanes: list[Lane], waiting: list[Lane], keeps_places: bool) -> None:
+    """Go on to the next target; one that waits takes the place of one that has ended."""
     number = 0
     while number < len(lanes):
         lanes[number].next += 1
@@ -86,9 +86,7 @@ def leave(lanes: list[Lane], waiting: list[Lane]) -> None:
             lanes[number] = waiting.pop(0)
             number += 1
         else:
-            last = lanes.pop()
-            if number < len(lanes):
-                lanes[number] = last
+            remove_lane(lanes, number, keeps_places)
 
 
 def user_key(work: Pass, user: int) -> int:
