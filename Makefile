@@ -92,7 +92,7 @@ docs: export NO_MKDOCS_2_WARNING = 1
 docs: setup
 	$(BIN)/python -m tests.reference_pages
 	$(BIN)/mkdocs build --strict
-	@echo "site/index.html"
+	@echo "site/index.html; with search: python3 -m http.server --bind 127.0.0.1 --directory site 8000"
 
 # Compiled once, half a minute, while the checks run: each of the four processes would do it, all at the same time.
 kernel: setup
