@@ -39,8 +39,7 @@ def train_stream(
     taken, step = num_lanes, tl.full((), 0, tl.uint64)
     histories, place_M = (tokens, starts, ends, order, alphas, targets, num_targets), lane * 0
     at_M = tl.load(coming + first + lane, mask=lane < num_lanes, other=0)
-    user_M, start_M, length_M, count_M, alpha_M = _look_up(histories, at_M, lane < num_lanes, IS_TRAIL)
-    alpha = _first_alpha(alpha_M, count_M)
+    user_M, start_M, length_M, count_M, alpha_M, alpha = _look_up(histories, at_M, lane < num_lanes, IS_TRAIL)
     if not IS_TRAIL:
         u_MD, square_M = _load_users(users, user_squares, user_M, 0.0, 0.0, lane < num_lanes, D)
     target_M, row_M = _load_targets(tokens, targets, start_M, place_M, lane < num_lanes)
@@ -64,43 +63,44 @@ def train_stream(
             )  # fmt: skip
         target_M, row_M, step = next_target_M, next_row_M, step + 1
         ended_M = is_on_M & (place_M >= count_M)
-        num_ended = tl.sum(ended_M.to(tl.int32), axis=0)
-        if num_ended > 0:  # these lanes take the next users, while there are any
+        if tl.sum(ended_M.to(tl.int32), axis=0) > 0:
             if not IS_TRAIL:
                 _store_users(users, user_squares, user_M, u_MD, square_M, ended_M, D)
-            rank_M = tl.cumsum(ended_M.to(tl.int32), axis=0) - 1
-            is_new_M = ended_M & (rank_M < num_users - taken)
+            at_M, is_new_M = _take_users(coming + first + taken, ended_M, at_M, num_users - taken)
             is_on_M = is_new_M | has_next_M
-            at_M = tl.where(is_new_M, tl.load(coming + first + taken + rank_M, mask=is_new_M, other=0), at_M)
-            user_M, start_M, length_M, count_M, alpha_M = _look_up(histories, at_M, is_on_M, IS_TRAIL)
-            alpha = _first_alpha(alpha_M, count_M)
+            user_M, start_M, length_M, count_M, alpha_M, alpha = _look_up(histories, at_M, is_on_M, IS_TRAIL)
             if not IS_TRAIL:
                 u_MD, square_M = _load_users(users, user_squares, user_M, u_MD, square_M, is_new_M, D)
-            num_new = tl.minimum(num_ended, num_users - taken)
-            taken, num_lanes = taken + num_new, num_lanes + num_new - num_ended
-            place_M = tl.where(ended_M, 0, place_M)
+            taken += tl.sum(is_new_M.to(tl.int32), axis=0)
+            num_lanes, place_M = tl.sum(is_on_M.to(tl.int32), axis=0), tl.where(ended_M, 0, place_M)
             target_M, row_M = _load_targets(tokens, targets, start_M, place_M, is_on_M)
 
 
 @triton.jit
-def _first_alpha(alpha_M, count_M):
-    """Return the learning rate of the first lane that has a user."""
-    lane = tl.arange(0, alpha_M.shape[0])
-    first = tl.min(tl.where(count_M > 0, lane, alpha_M.shape[0]), axis=0)
-    return tl.sum(tl.where(lane == first, alpha_M, 0.0), axis=0)
+def _take_users(coming, ended_M, at_M, num_left):
+    """Let lanes whose users have ended take the users that come next, while there are any.
+
+    Returns the lanes' places of the order, and which of them are new.
+    """
+    rank_M = tl.cumsum(ended_M.to(tl.int32), axis=0) - 1
+    is_new_M = ended_M & (rank_M < num_left)
+    return tl.where(is_new_M, tl.load(coming + rank_M, mask=is_new_M, other=0), at_M), is_new_M
 
 
 @triton.jit
 def _look_up(histories, at_M, is_on_M, IS_TRAIL: tl.constexpr):
     """Return the users at the lanes' places of the order, the starts and lengths of their histories, how many targets they have,
-    and their learning rates.
+    and their learning rates, then that of the first lane that has a user.
     """
     _, starts, ends, order, alphas, _, num_targets = histories
     user_M = tl.load(order + at_M, mask=is_on_M, other=0)
     start_M = tl.load(starts + user_M, mask=is_on_M, other=0)
     length_M = (tl.load(ends + user_M, mask=is_on_M, other=1) - start_M).to(tl.int32)
     alpha_M = tl.load(alphas + at_M, mask=is_on_M, other=0.0) * (_TRAIL_RATE if IS_TRAIL else 1.0)
-    return user_M, start_M, length_M, tl.load(num_targets + at_M, mask=is_on_M, other=0), alpha_M
+    lane = tl.arange(0, alpha_M.shape[0])
+    first = tl.min(tl.where(is_on_M, lane, alpha_M.shape[0]), axis=0)
+    alpha = tl.sum(tl.where(lane == first, alpha_M, 0.0), axis=0)
+    return user_M, start_M, length_M, tl.load(num_targets + at_M, mask=is_on_M, other=0), alpha_M, alpha
 
 
 @triton.jit
