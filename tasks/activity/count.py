@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from surf2vec.sql.runner import stream_rows
+from surf2vec.trainer.draws import GAMMA, MIX_1, mix_array
 from surf2vec.trainer.store.tokens import Corpus, partition_name
 
 US_PER_DAY = 86_400_000_000
@@ -49,6 +50,22 @@ def count_activity(
     yield np.full((num_users - first, len(NAMES)), np.nan, np.float32)
 
 
+def digest_events(events: pl.DataFrame, items: NDArray[np.uint64], users: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return a digest of each user's events, uint64[N], 0 without events: a user with the same one has the same activity.
+
+    events: as for `count_activity`; items, users: the hash of each.
+    """
+    user, digests = events["user_ix"].to_numpy(), np.zeros(len(users), np.uint64)
+    starts = np.flatnonzero(np.diff(user, prepend=-1))
+    if not len(starts):
+        return digests
+    places = np.arange(len(user)) - np.repeat(starts, np.diff(starts, append=len(user)))
+    us = events["us"].fill_null(np.iinfo(np.int64).min).to_numpy().astype(np.uint64)
+    keys = us * np.uint64(GAMMA) + places.astype(np.uint64) * np.uint64(MIX_1) + items[events["item"].to_numpy()]
+    digests[user[starts]] = np.add.reduceat(mix_array(keys), starts)
+    return mix_array(digests + users) * (digests != 0)
+
+
 def find_circles(events: pl.DataFrame) -> pl.DataFrame:
     """Return hour and weekday in UTC as points on circles, in millionths, int32: their sums have the same bits in any order."""
     angles = {name: (pl.col("us") + far) % length * (2 * np.pi / length) for name, (length, far) in CIRCLES.items()}
@@ -77,3 +94,13 @@ def _compare_events(events: pl.DataFrame) -> pl.DataFrame:
 def read_activity(corpus: Corpus, partition: int) -> NDArray[np.float32]:
     """Return the activity of a micro-partition's users, float32[n, A]. Raises DamageError when the file was altered."""
     return np.load(corpus.path(f"{partition_name(partition)}.activity.npy"), allow_pickle=False)
+
+
+def read_digests(corpus: Corpus, partition: int) -> NDArray[np.uint64]:
+    """Return the digests of the events that a micro-partition's activity was counted from; zeros where the corpus has none, as
+    after `forget` and `restore`. Raises DamageError when the file was altered.
+    """
+    name = f"{partition_name(partition)}.digests.npy"
+    if name not in corpus.manifest["files"]:
+        return np.zeros(corpus.users[partition], np.uint64)
+    return np.load(corpus.path(name), allow_pickle=False)

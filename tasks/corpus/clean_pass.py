@@ -1,9 +1,9 @@
 """The first pass over the events: cleans each group of micro-partitions, counts its items, stores its rows as numbers.
 
 A group is as many consecutive micro-partitions as fit into memory. A part is some groups, done by any process. The result
-depends on neither. Scratch files of a group: `g00012.users.arrow` (user_id, hash, micro_partition, last_day),
-`.lengths.npy` int64[N] events of each user, `.items.npy` int32[E] item codes of the group, `.activity.npy` float32[N, A] of each
-user (tasks/activity/count.py), and `.item_counts.parquet`.
+depends on neither. Scratch files of a group: `g00012.users.arrow` (user_id, hash, micro_partition, last_day,
+digest), `.lengths.npy` int64[N] events of each user, `.items.npy` int32[E] item codes of the group, `.activity.npy` float32[N, A]
+of each user whose events are not those of the base (tasks/activity/count.py), and `.item_counts.parquet`.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from surf2vec.sql.runner import connect, stream_rows
-from surf2vec.tasks.activity.count import NAMES, US_PER_DAY, count_activity
+from surf2vec.tasks.activity.count import NAMES, US_PER_DAY, count_activity, digest_events, read_digests
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.corpus.cleaning import UNDATED, drop_bots, drop_repeats, find_first_visits
 from surf2vec.tasks.corpus.folder import BaseCorpus
@@ -141,14 +141,20 @@ def _clean_group(con: duckdb.DuckDBPyConnection, part: CorpusPart, group: range,
     without_bots = drop_bots(events, part.config.max_day_events)
     last_days = np.full(len(users), UNDATED, dtype=np.int32)  # of each user's newest dated event
     np.maximum.at(last_days, without_bots["user"].to_numpy(), without_bots["day"].to_numpy())
-    users = users.append_column("last_day", pa.array(last_days))
+    timed = without_bots.select(user_ix="user", us=pl.when(pl.col("day") != UNDATED).then("us"), item="item")
+    hashes = con.from_arrow(pa.table({"url": urls})).select("md5_number_lower(coalesce(url, '')) as hash").fetchnumpy()
+    digests = digest_events(timed, hashes["hash"], users["hash"].to_numpy())
+    users = users.append_column("last_day", pa.array(last_days)).append_column("digest", pa.array(digests))
     kept = drop_repeats(without_bots)
     path = str(group_file(folder, group, "users.arrow"))
     with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, users.schema) as writer:
         writer.write_table(users)
     np.save(group_file(folder, group, "lengths.npy"), np.bincount(kept["user"], minlength=len(users)))
     np.save(group_file(folder, group, "items.npy"), kept["item"].to_numpy())
-    timed = without_bots.select(user_ix="user", us=pl.when(pl.col("day") != UNDATED).then("us"), item="item")
+    if part.base and part.is_continued:
+        with part.base.explain_damage():
+            known = np.concatenate([read_digests(part.base.corpus, partition) for partition in group])
+        timed = timed.filter(pl.Series(~np.isin(digests, known)[timed["user_ix"]]))
     with open(group_file(folder, group, "activity.npy"), "wb") as file:
         shape = (len(users), len(NAMES))
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from surf2vec.tasks.activity.count import read_activity
+from surf2vec.tasks.activity.count import read_activity, read_digests
 from surf2vec.tasks.events.events_files import write_row_groups
 from surf2vec.tasks.root.run import Root, open_scratch_folder
 from surf2vec.trainer.errors import DamageError, InputError
@@ -36,6 +36,8 @@ BASE_KEYS = ("num_changed", "num_new_users", "num_left", "num_new_items")  # of 
 ROW_GROUP_ROWS = 100_000
 USERS_SCHEMA = pa.schema([("user_id", pa.string()), ("hash", pa.uint64()), ("last_day", pa.int32())])
 """last_day: of the newest event ever seen, in days since 1970, or UNDATED, which never expires. A hole is null, 0, 0."""
+ROWS_SCHEMA = USERS_SCHEMA.append(pa.field("digest", pa.uint64()))
+"""digest: of the events that the row's activity was counted from (tasks/activity/count.py)."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,13 @@ class BaseCorpus:
     is_full: bool
 
     def read(self, partition: int) -> tuple[pa.Table, Tokens, NDArray[np.float32]]:
-        """Return a micro-partition's users, as USERS_SCHEMA, tokens and activity. Raises DamageError when a file was altered."""
+        """Return a micro-partition's users, as ROWS_SCHEMA, tokens and activity. Raises DamageError when a file was altered."""
         with self.explain_damage():
             histories = self.corpus.read(partition)
             tokens = Tokens(histories.offsets, histories.tokens)
-            return self.corpus.read_users(partition), tokens, read_activity(self.corpus, partition)
+            digests = pa.array(read_digests(self.corpus, partition))
+            users = self.corpus.read_users(partition).append_column("digest", digests)
+            return users, tokens, read_activity(self.corpus, partition)
 
     @contextmanager
     def explain_damage(self) -> Iterator[None]:
@@ -85,7 +89,7 @@ def open_building_folders(root: Root, window_id: str) -> Iterator[tuple[Path, Pa
 
 
 def write_partition(folder: Path, partition: int, users: pa.Table, **arrays: np.ndarray) -> dict[str, Any]:
-    """Write a micro-partition's users and arrays (offsets, tokens, held_out, perhaps rows or activity); returns their entries."""
+    """Write a micro-partition's users and arrays (offsets, tokens, held_out, rows, activity, digests); returns their entries."""
     name = partition_name(partition)
     paths = [folder / f"{name}.users.parquet", *(folder / f"{name}.{kind}.npy" for kind in arrays)]
     with _open_parquet(paths[0], users.schema) as writer:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from surf2vec.tasks.corpus.clean_pass import CorpusPart, group_file
 from surf2vec.tasks.corpus.cleaning import UNDATED, find_held_out, keep_in_vocabulary, keep_newest
-from surf2vec.tasks.corpus.folder import USERS_SCHEMA, write_partition
+from surf2vec.tasks.corpus.folder import ROWS_SCHEMA, USERS_SCHEMA, write_partition
 from surf2vec.trainer.events import OnEvent
 from surf2vec.trainer.store.tokens import CHANGED, Tokens, to_offsets
 from surf2vec.trainer.system.fan_out import deliver_files
@@ -49,10 +49,10 @@ class Written:
 
 @dataclass(frozen=True)
 class Visitors:
-    """The window's users of a micro-partition or a group, as USERS_SCHEMA, and their tokens.
+    """The window's users of a micro-partition or a group, as ROWS_SCHEMA, and their tokens.
 
     has_events bool[N]: False for bots; num_known int64[N]: events of items in the vocabulary; is_kept bool[N]: whether these
-    are enough. Only kept users have tokens. activity float32[N, A].
+    are enough. Only kept users have tokens. activity float32[N, A]: of users whose events are not those of the base.
     """
 
     users: pa.Table
@@ -97,7 +97,7 @@ def _read_visitors(part: CorpusPart, group: range) -> tuple[Visitors, NDArray[np
     num_known = np.diff(known.offsets)
     is_kept = num_known >= part.config.min_user_events
     tokens = keep_newest(known, is_kept, part.config.max_user_events)
-    rows = users.select(USERS_SCHEMA.names).cast(USERS_SCHEMA)
+    rows = users.select(ROWS_SCHEMA.names).cast(ROWS_SCHEMA)
     return Visitors(rows, lengths > 0, num_known, is_kept, tokens, activity), users["micro_partition"].to_numpy()
 
 
@@ -106,10 +106,11 @@ def _write_tokens(part: CorpusPart, folder: Path, partition: int, visitors: Visi
 
     Only items that are new to their row since the base are held out: the base's vectors were trained on the others.
     """
-    base_users, before, activity = USERS_SCHEMA.empty_table(), _NO_TOKENS, visitors.activity[:0]
+    base_users, before, activity = ROWS_SCHEMA.empty_table(), _NO_TOKENS, visitors.activity[:0]
     if part.base:
         base_users, before, activity = part.base.read(partition)
-    users, now, activity = _place_users(part, base_users, visitors, activity)
+    placed, now, activity = _place_users(part, base_users, visitors, activity)
+    users = placed.select(USERS_SCHEMA.names)
     rows = np.flatnonzero(find_changed(before if part.is_continued else _NO_TOKENS, now))
     tonight = now.take(rows)
     held_out = find_held_out(tonight)
@@ -139,6 +140,7 @@ def _write_tokens(part: CorpusPart, folder: Path, partition: int, visitors: Visi
             tokens=now.tokens,
             held_out=held_out_of_all,
             activity=activity,
+            digests=placed["digest"].to_numpy(),
         ),
         num_in_vocabulary=int(visitors.num_known.sum()),
         num_of_kept_users=int(visitors.num_known[visitors.is_kept].sum()),
@@ -152,7 +154,7 @@ def _write_tokens(part: CorpusPart, folder: Path, partition: int, visitors: Visi
 def _place_users(
     part: CorpusPart, base_users: pa.Table, visitors: Visitors, base_activity: NDArray[np.float32]
 ) -> tuple[pa.Table, Tokens, NDArray[np.float32]]:
-    """Return a micro-partition's users by row, their tokens and their activity: without events now, the base's.
+    """Return a micro-partition's users by row, their tokens and their activity: with the same events or none, the base's.
 
     Users who are not kept have a row only if the base has one.
     """
@@ -164,7 +166,8 @@ def _place_users(
     is_hole = users["user_id"].is_null().to_numpy()
     activity = np.zeros((len(source), base_activity.shape[1]), np.float32)
     activity[: len(base_activity)] = base_activity
-    activity[source >= 0] = visitors.activity[source[source >= 0]]
+    is_same = np.isin(users["digest"], base_users["digest"]) & part.is_continued
+    activity[(source >= 0) & ~is_same] = visitors.activity[source[(source >= 0) & ~is_same]]
     activity[is_hole] = 0
     if part.base and part.base.is_full:
         has_tokens = (source >= 0) & np.append(visitors.is_kept, False)[source]
@@ -175,9 +178,9 @@ def _place_users(
 
 
 def continue_rows(base: pa.Table, window: pa.Table, oldest_day: int) -> tuple[pa.Table, NDArray[np.int64]]:
-    """Return the rows of a micro-partition, as USERS_SCHEMA, and the index of each in `window`, int64[n], or -1.
+    """Return the rows of a micro-partition, as ROWS_SCHEMA, and the index of each in `window`, int64[n], or -1.
 
-    `base` and `window` are its users then and now, as USERS_SCHEMA. Users of the base become holes if they have no events now
+    `base` and `window` are its users then and now, as ROWS_SCHEMA. Users of the base become holes if they have no events now
     and their newest event was before `oldest_day`.
     """
     before, now = pl.DataFrame(base), pl.DataFrame(window).with_row_index("source")
@@ -193,11 +196,12 @@ def continue_rows(base: pa.Table, window: pa.Table, oldest_day: int) -> tuple[pa
         .when(stays)
         .then("last_day")
         .otherwise(0),
+        digest=pl.when(in_window).then("digest_now").when(stays).then("digest").otherwise(0),
         source=pl.col("source").cast(pl.Int64).fill_null(-1),
     )
     new = now.join(before, on="user_id", how="anti", maintain_order="left")
-    rows = pl.concat([rows, new.select("user_id", "hash", "last_day", pl.col("source").cast(pl.Int64))])
-    users = rows.drop("source").to_arrow(compat_level=pl.CompatLevel.oldest()).cast(USERS_SCHEMA)
+    rows = pl.concat([rows, new.select(*ROWS_SCHEMA.names, pl.col("source").cast(pl.Int64))])
+    users = rows.drop("source").to_arrow(compat_level=pl.CompatLevel.oldest()).cast(ROWS_SCHEMA)
     return users, rows["source"].to_numpy()
 
 

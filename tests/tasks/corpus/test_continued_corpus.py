@@ -2,11 +2,13 @@
 
 import shutil
 import tempfile
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -21,6 +23,7 @@ from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.upkeep.doctor import examine
 from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
+from surf2vec.trainer.system.files import write_manifest_json
 from tests.data.cleaning_model import read_vocabulary
 from tests.data.continued_corpora import Night, Rows, build, check_night, continue_plainly, histories_of, in_window
 from tests.data.event_files import Event, moment, write_events
@@ -48,9 +51,9 @@ def nights(tmp_path: Path) -> tuple[Corpus, Corpus]:
     return base, build(root, Night(2, 3, retain_days=1), base)
 
 
-def activity_of(corpus: Corpus) -> dict[str | None, bytes]:
-    rows = [row.tobytes() for row in read_activity(corpus, 0)]
-    return dict(zip(corpus.read_ids(0).to_pylist(), rows, strict=True))
+def activity_of(corpus: Corpus, partition: int = 0) -> dict[str | None, bytes]:
+    rows = [row.tobytes() for row in read_activity(corpus, partition)]
+    return dict(zip(corpus.read_ids(partition).to_pylist(), rows, strict=True))
 
 
 def test_activity_is_of_all_events_of_the_window(tmp_path: Path, nights: tuple[Corpus, Corpus]) -> None:
@@ -65,6 +68,29 @@ def test_activity_is_of_all_events_of_the_window(tmp_path: Path, nights: tuple[C
     assert retained["ann"] != before["ann"]
     full = activity_of(build(root, Night(3, 3), base, is_full=True))
     assert full == retained
+
+
+@pytest.mark.parametrize("has_digests", [True, False])
+def test_activity_is_counted_again_only_for_users_whose_events_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_digests: bool
+) -> None:
+    """A corpus without digests, as `forget` and `restore` leave it, is continued as well: all users are counted again."""
+    root = write_events(tmp_path, FIRST + SECOND, partitions=1)
+    base, counted, count = build(root, Night(1, 2), None), [], clean_pass.count_activity
+    if not has_digests:
+        del base.manifest["files"]["p00000.digests.npy"]
+        write_manifest_json(base.folder / "manifest.json", base.manifest)
+
+    def watch(con: Any, events: pl.DataFrame, num_users: int) -> Iterator[Any]:
+        counted.append(events["user_ix"].unique().to_list())
+        return count(con, events, num_users)
+
+    monkeypatch.setattr(clean_pass, "count_activity", watch)
+    found = activity_of(build(root, Night(2, 3, retain_days=1), base))
+    ann, cat, dan, eve = range(4)
+    assert counted == [[ann, cat, eve] if has_digests else [ann, cat, dan, eve]]
+    whole = activity_of(build(root, Night(2, 3), None))
+    assert {user: found[user] for user in whole} == whole
 
 
 def test_a_literal_night(nights: tuple[Corpus, Corpus]) -> None:
@@ -142,6 +168,14 @@ def test_who_has_nothing_new_is_not_trained_and_a_night_may_change_nothing(tmp_p
     assert changed.count_training_tokens().sum() == again.manifest["num_tokens"] == 8
 
 
+def check_activity(corpus: Corpus, whole: Corpus) -> None:
+    """Users with events in the window have the activity that a corpus without a base has."""
+    for partition in range(corpus.num_partitions):
+        found, anew = activity_of(corpus, partition), activity_of(whole, partition)
+        shared = found.keys() & anew.keys()
+        assert {user: found[user] for user in shared} == {user: anew[user] for user in shared}
+
+
 random_nights = st.lists(
     st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(0, 3)).map(lambda n: Night(n[0], n[0] + n[1], n[2])),
     min_size=2,
@@ -169,6 +203,8 @@ def test_any_nights_continue_as_the_plain_rules_say(
             corpus = build(root, night, base, config, max_users, threads=2)
             if base:
                 check_night(corpus, base, rows, before)
+                all_users = EVERYTHING.model_copy(update={"max_day_events": config.max_day_events})
+                check_activity(corpus, build(root, night, None, all_users, max_users=0))
             base, before = corpus, rows
         assert [found.message for found in examine(root) if found.level != "ok" and "corpus" in found.place] == []
     finally:
@@ -214,7 +250,9 @@ def test_the_id_depends_on_the_base_and_how_long_users_stay(many: tuple[Root, Co
     assert told["num_changed"] > 0
 
 
-@pytest.mark.parametrize("name", ["vocabulary.parquet", "p00000.users.parquet", "p00000.tokens.npy"])
+@pytest.mark.parametrize(
+    "name", ["vocabulary.parquet", "p00000.users.parquet", "p00000.tokens.npy", "p00000.digests.npy"]
+)
 def test_a_damaged_base_is_named_and_nothing_is_left(tmp_path: Path, name: str) -> None:
     root = write_events(tmp_path, FIRST, partitions=1)
     base = build(root, Night(1, 1), None)

@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surf2vec.tasks.corpus.folder import USERS_SCHEMA
+from surf2vec.tasks.corpus.folder import ROWS_SCHEMA
 from surf2vec.tasks.corpus.token_pass import continue_rows, find_changed
 from surf2vec.trainer.store.tokens import Tokens
 
@@ -13,8 +13,8 @@ from surf2vec.trainer.store.tokens import Tokens
 def users_of(last_days: dict[str, int]) -> pa.Table:
     """Users by id, their hashes made of it."""
     ids = sorted(last_days)
-    columns = [ids, [sum(map(ord, user)) for user in ids], [last_days[user] for user in ids]]
-    return pa.table([pa.array(c, f.type) for c, f in zip(columns, USERS_SCHEMA, strict=True)], USERS_SCHEMA)
+    columns = [ids, [sum(map(ord, user)) for user in ids], [last_days[user] for user in ids], [0] * len(ids)]
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, ROWS_SCHEMA, strict=True)], ROWS_SCHEMA)
 
 
 def test_who_left_comes_back_in_another_row() -> None:
