@@ -4,11 +4,7 @@ names a file that may be lost."""
 import gc
 import os
 import re
-import shutil
 import signal
-import sys
-from collections.abc import Iterator
-from functools import wraps
 from pathlib import Path
 
 import pytest
@@ -63,24 +59,3 @@ def large_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     from surf2vec.tasks.ingest import batches
 
     monkeypatch.setattr(batches, "SMALL_LOG_BYTES", 0)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def copied_databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """MLflow makes the tables of a database once, which takes seconds; the databases of other tests are copies."""
-    module = sys.modules.get("surf2vec.tasks.registry.mlflow_runs")
-    if module is None:
-        yield
-        return
-    made, make = tmp_path_factory.mktemp("mlflow") / "mlflow.db", module._make_database
-
-    @wraps(make)
-    def copy(path: Path) -> None:
-        if not made.exists():
-            make(made)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(made, path)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_make_database", copy)
-        yield

@@ -9,11 +9,12 @@ import json
 import logging
 import os
 import re
+import shutil
 import sqlite3
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,15 @@ from surf2vec.tasks.root.records import CorpusStep
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.root.wording import shown
 from surf2vec.trainer.errors import DamageError, ResourceError, SurfError, UnavailableError
-from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, lock, make_folder, read_json, replace_file, sync_path
+from surf2vec.trainer.system.files import (
+    TEMPORARY_SUFFIX,
+    lock,
+    make_folder,
+    read_json,
+    replace_file,
+    sync_path,
+    user_cache,
+)
 
 # MLflow reads these when it is imported. A person's own settings win.
 for _name, _value in {
@@ -48,7 +57,6 @@ with warnings.catch_warnings():
     from mlflow.exceptions import MlflowException
     from mlflow.tracking.context.registry import resolve_tags
     from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME, MLFLOW_RUN_NOTE, MLFLOW_USER
-    from sqlalchemy import Engine, event
     from sqlalchemy.exc import SQLAlchemyError
 
 RUN_TAG = "surf2vec_run_id"
@@ -104,8 +112,10 @@ def connect(tracking_uri: str) -> Iterator[MlflowClient]:
 def _make_database(path: Path) -> None:
     """Make an empty database of MLflow, whole: it makes dozens of tables one by one, and cannot open one that has only some.
 
-    Two processes do not make the same database, as the second would replace the first. What a killed one left is removed.
+    That takes two seconds, so the user's cache keeps an empty one of this version of MLflow, which is copied. Two processes do
+    not make the same database, as the second would replace the first. What a killed one left is removed.
     """
+    template = user_cache() / f"mlflow-{mlflow.__version__}.db"
     make_folder(path.parent)
     with lock(path.with_name(f".{path.name}.lock")):
         if path.exists():
@@ -114,15 +124,16 @@ def _make_database(path: Path) -> None:
         for left in path.parent.glob(f".{glob.escape(path.name)}.*{TEMPORARY_SUFFIX}*"):
             left.unlink()
         with replace_file(path) as temporary:
+            if template.exists():
+                shutil.copyfile(template, temporary)
+                return
             MlflowClient(f"sqlite:///{temporary}").search_experiments(max_results=1)
-
-
-@event.listens_for(Engine, "connect")
-def _sync_once(connection: Any, _: object) -> None:
-    """Let SQLite sync nothing while a database is made: it would after each of a hundred statements, and it is synced whole."""
-    is_sqlite = isinstance(connection, sqlite3.Connection)
-    if is_sqlite and connection.execute("pragma database_list").fetchone()[2].endswith(TEMPORARY_SUFFIX):
-        connection.execute("pragma synchronous = off")
+            with suppress(OSError), replace_file(template) as copy:
+                shutil.copyfile(temporary, copy)
+                with closing(sqlite3.connect(copy)) as con, con:
+                    con.execute(
+                        "delete from experiments"
+                    )  # MLflow makes the first one again, for the folder that it runs in
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -18,6 +18,7 @@ from numba.extending import intrinsic
 
 from surf2vec.trainer import draws
 from surf2vec.trainer.model import objectives, rows
+from surf2vec.trainer.system.files import user_cache
 
 ROWS_AHEAD = 8
 LINE_NUMBERS = 16  # float32 or int32 of a cache line of 64 bytes
@@ -37,8 +38,7 @@ def _cache_folder() -> str:
     """
     files = [*_FOLDER.glob("*.py"), *(Path(str(module.__file__)) for module in (draws, objectives, rows))]
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()
-    user_cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "surf2vec"
-    folder = _FOLDER / "__pycache__" if os.access(_FOLDER, os.W_OK) else user_cache
+    folder = _FOLDER / "__pycache__" if os.access(_FOLDER, os.W_OK) else user_cache()
     return str(Path(numba.config.CACHE_DIR or folder) / f"numba-{digest[:16]}")  # type: ignore[attr-defined]
 
 

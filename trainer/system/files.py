@@ -27,6 +27,11 @@ _DIGEST = "digest"  # the key of the digest of all other values in a JSON file
 _DOCTOR = "`surf2vec doctor` shows how to repair it"
 
 
+def user_cache() -> Path:
+    """Return the folder for what this user's programs make once: machine code, and an empty database of MLflow."""
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "surf2vec"
+
+
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`. It durably replaces `path` when the block succeeds, and is removed otherwise."""

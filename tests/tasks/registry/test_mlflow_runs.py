@@ -12,7 +12,6 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, event
 
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.registry import mlflow_runs, tracking
@@ -111,13 +110,14 @@ def test_the_cause_is_named_and_not_where_sqlalchemy_met_it(tmp_path: Path) -> N
 
 
 @pytest.fixture
-def real_databases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No copies of a made database (tests/conftest.py)."""
-    monkeypatch.setattr(mlflow_runs, "_make_database", mlflow_runs._make_database.__wrapped__)
+def no_template(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's cache without an empty database to copy."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache := tmp_path_factory.mktemp("cache")))
+    return cache
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("real_databases")
+@pytest.mark.usefixtures("no_template")
 def test_a_kill_while_the_database_is_made_leaves_nothing(tmp_path: Path) -> None:
     """MLflow makes its tables one by one. A child that dies amid them leaves no mlflow.db; the next call removes the rest."""
     child = f"""
@@ -142,23 +142,7 @@ tracking.read("sqlite:///{tmp_path}/mlflow.db")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".mlflow.db.lock", "mlflow.db"]
 
 
-@pytest.mark.usefixtures("real_databases")
-def test_only_an_unfinished_database_is_not_synced(tmp_path: Path) -> None:
-    folder, modes = tmp_path / "a.tmp", []
-
-    @event.listens_for(Engine, "connect", insert=False)
-    def keep_mode(connection: sqlite3.Connection, _: object) -> None:
-        path = connection.execute("select file from pragma_database_list").fetchone()[0]
-        modes.append((Path(path).name == "mlflow.db", connection.execute("pragma synchronous").fetchone()[0]))
-
-    try:
-        tracking.read(f"sqlite:///{folder}/mlflow.db")
-    finally:
-        event.remove(Engine, "connect", keep_mode)
-    assert set(modes) == {(False, 0), (True, 2)}
-
-
-@pytest.mark.usefixtures("real_databases")
+@pytest.mark.usefixtures("no_template")
 def test_a_database_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two commands that find none at the same moment: neither replaces the one that the other already uses."""
     uri, make = f"sqlite:///{tmp_path}/mlflow.db", mlflow_runs.MlflowClient
@@ -207,3 +191,26 @@ def test_what_another_root_has_just_made_is_used(tmp_path: Path, monkeypatch: py
             there.create_registered_model("users")
         with pytest.raises(Exception, match="name"), mlflow_runs.let_others_make():
             there.create_registered_model("")
+
+
+def test_the_next_database_is_a_copy_with_an_experiment_of_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_template: Path
+) -> None:
+    locations = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        with mlflow_runs.connect(f"sqlite:///{tmp_path}/{name}.db") as client:
+            [default] = client.search_experiments()
+            locations.append((default.experiment_id, default.artifact_location))
+    assert locations == [("0", f"{tmp_path}/{name}/mlruns/0") for name in ("first", "second")]
+    [template] = (no_template / "surf2vec").iterdir()
+    template.write_bytes((tmp_path / "first.db").read_bytes())
+    mlflow_runs._make_database(tmp_path / "third.db")
+    assert (tmp_path / "third.db").read_bytes() == template.read_bytes()
+
+
+def test_a_cache_that_cannot_be_written_to_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert tracking.read(f"sqlite:///{tmp_path}/mlflow.db") == ([], {})
