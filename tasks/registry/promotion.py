@@ -55,11 +55,16 @@ def find_champion(root: Root, publish: PublishConfig) -> str | None:
     return name_release(champion) if champion else None
 
 
-def refuse_lost_champion(registered: Registered) -> None:
-    """Raise HeldBackError if releases served but none has the alias champion: without it the next would serve unchecked."""
+def refuse_lost_champion(registered: Registered, release: str | None = None) -> None:
+    """Raise HeldBackError if releases served but none has the alias champion: without it the next would serve unchecked.
+
+    release: that of the night, which may be the last that served: it was killed before it moved the alias, and completes that.
+    """
     served = [one for one in registered.versions if one.has_served and not one.is_copied]
     if served and not registered.champion:
         last = max(served, key=lambda one: (one.tags["promoted_at"], one.number))
+        if name_release(last) == release:
+            return
         raise HeldBackError(
             f"the alias {CHAMPION} of {last.name} was removed in the registry, so there is nothing to compare a night "
             f"with. Version {last.number} ({name_release(last)}) served last: `surf2vec promote {last.number}` lets it serve "
@@ -98,10 +103,11 @@ def settle_aliases(
         may_serve = (gate is None or gate.passes is not False) and "rolled_back_at" not in version.tags
         aliases = choose_aliases(number, registered.aliases, may_serve)
         is_older = champion and ends_before(version.tags.get("window_until"), champion.tags.get("window_until"))
-        if is_older or (champion and champion.tags.get("release") == version.tags["release"]):  # of another root
-            aliases = []
+        is_replaced = champion and champion.tags.get("promoted_at", "") > version.tags.get("promoted_at", "~")
+        if is_older or is_replaced or (champion and champion.tags.get("release") == version.tags["release"]):
+            aliases = []  # the last: it is of another root
         if CHAMPION in aliases:
-            refuse_lost_champion(registered)
+            refuse_lost_champion(registered, version.tags["release"])
             serves = name_release(champion) if champion else None
             if gate and serves != gate.champion:
                 before, now = (f"release {one}" if one else "no champion" for one in (gate.champion, serves))

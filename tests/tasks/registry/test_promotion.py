@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from threading import Thread
@@ -14,7 +15,7 @@ from unittest import mock
 import pytest
 
 from surf2vec.tasks.config import PublishConfig
-from surf2vec.tasks.registry import mlflow_runs, releases, tracking
+from surf2vec.tasks.registry import mlflow_runs, promotion, releases, tracking
 from surf2vec.tasks.registry.promotion import (
     choose_aliases,
     find_champion,
@@ -289,6 +290,38 @@ def test_a_call_cut_off_at_any_write_is_completed(
             move(again)
             assert told_of(again) == told_of(undisturbed), f"cut off at write {cut}"
     assert cut >= 3
+
+
+@pytest.fixture
+def cut_off(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """A server, where a process is killed before it moves an alias."""
+    monkeypatch.setattr(releases, "_write_tables", lambda *arguments: False)
+    with monkeypatch.context() as patch:
+        patch.setattr(tracking, "set_alias", mock.Mock(side_effect=KeyboardInterrupt))
+        yield patch
+
+
+def test_the_first_night_cut_off_before_its_alias_is_completed_and_no_other_serves_unchecked(
+    tmp_path: Path, cut_off: pytest.MonkeyPatch
+) -> None:
+    root = Root(tmp_path / "root")
+    root.path.mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        make_night(root, "r1", FIRST)
+    cut_off.undo()
+    with pytest.raises(HeldBackError, match="Version 1 .r1. served last"):
+        make_night(root, "r2", FIRST)
+    assert make_night(root, "r1", FIRST).alias == "champion"
+
+
+def test_what_a_person_promotes_after_a_night_was_cut_off_stays(root: Root, cut_off: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        make_night(root, "r4", PASSED | {"champion": "r2"})
+    cut_off.undo()
+    with mock.patch.object(promotion, "_now", return_value="2100-01-01T00:00:00+00:00"):
+        promote(root, PUBLISH, 1, None)
+    make_night(root, "r4", PASSED | {"champion": "r2"})
+    assert aliases_of(root) == {"challenger": 3, "champion": 1}
 
 
 @pytest.mark.parametrize(
