@@ -69,7 +69,7 @@ def open_run(night: NightContext, ingested: records.IngestStep, logs: list[str])
     """Returns the run of these sources, this window and these settings, and begins or continues its record."""
     with night.reporter.step("open-run") as on_event:
         begun = runs.find_run(night.root, night.request()[1])
-        promotion.refuse_lost_champion(read_registry(night.root, night.config.publish), begun and begun.run_id)
+        promotion.refuse_lost_champion(read_registry(night.root, night.config.publish), begun.run_id if begun else None)
         check_experiment(night.root, night.config.publish)
         run = _find_or_plan(night, logs, on_event)
         log(on_event, announce_run(run.record()))
