@@ -126,14 +126,27 @@ def _make_database(path: Path) -> None:
         with replace_file(path) as temporary:
             if template.exists():
                 shutil.copyfile(template, temporary)
-                return
+                if _is_whole(temporary):
+                    return
+                temporary.unlink()
             MlflowClient(f"sqlite:///{temporary}").search_experiments(max_results=1)
             with suppress(OSError), replace_file(template) as copy:
                 shutil.copyfile(temporary, copy)
-                with closing(sqlite3.connect(copy)) as con, con:
-                    con.execute(
-                        "delete from experiments"
-                    )  # MLflow makes the first one again, for the folder that it runs in
+                with (
+                    closing(sqlite3.connect(copy)) as con,
+                    con,
+                ):  # MLflow makes the experiment again, for its own folder
+                    con.execute("delete from experiments")
+
+
+def _is_whole(path: Path) -> bool:
+    """Return whether a file is a database of MLflow without damage."""
+    try:
+        with closing(sqlite3.connect(path)) as con:
+            [version] = con.execute("select count(*) from alembic_version").fetchall()
+            return [version, *con.execute("pragma quick_check")] == [(1,), ("ok",)]
+    except sqlite3.Error:
+        return False
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -208,6 +208,20 @@ def test_the_next_database_is_a_copy_with_an_experiment_of_its_own_folder(
     template.write_bytes((tmp_path / "first.db").read_bytes())
     mlflow_runs._make_database(tmp_path / "third.db")
     assert (tmp_path / "third.db").read_bytes() == template.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda good: b"", lambda good: good[:5000], lambda good: good[:9000] + bytes(60_000) + good[69_000:]]
+)
+def test_a_damaged_copy_in_the_cache_is_made_anew(
+    tmp_path: Path, no_template: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    mlflow_runs._make_database(tmp_path / "first.db")
+    [template] = (no_template / "surf2vec").iterdir()
+    good = template.read_bytes()
+    template.write_bytes(damage(good))
+    assert tracking.read(f"sqlite:///{tmp_path}/second.db") == ([], {})
+    assert len(template.read_bytes()) == len(good)
 
 
 def test_a_cache_that_cannot_be_written_to_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
