@@ -56,7 +56,7 @@ def dry_run(night: NightContext, logs: list[str], on_event: OnEvent) -> dict[str
         raise ResourceError(f"a writer is at work in {place}: wait until it has ended")
     beside = next(one for one in place.absolute().parents if one.is_dir())
     disk = beside if os.access(beside, os.W_OK) else None
-    refuse_lost_champion(read_registry(night.root, night.config.publish))
+    refuse_lost_champion(night.root, read_registry(night.root, night.config.publish))
     with tempfile.TemporaryDirectory(prefix=".surf2vec-dry-run-", dir=disk) as name:
         shadow = replace(night, root=make_shadow(place, Path(name) / "root"))
         known, started = read_catalog(shadow.root).entries.keys(), time.monotonic()

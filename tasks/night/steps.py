@@ -69,7 +69,8 @@ def open_run(night: NightContext, ingested: records.IngestStep, logs: list[str])
     """Returns the run of these sources, this window and these settings, and begins or continues its record."""
     with night.reporter.step("open-run") as on_event:
         begun = runs.find_run(night.root, night.request()[1])
-        promotion.refuse_lost_champion(read_registry(night.root, night.config.publish), begun.run_id if begun else None)
+        registry = read_registry(night.root, night.config.publish)
+        promotion.refuse_lost_champion(night.root, registry, begun.run_id if begun else None)
         check_experiment(night.root, night.config.publish)
         run = _find_or_plan(night, logs, on_event)
         log(on_event, announce_run(run.record()))
@@ -335,7 +336,7 @@ def _judge(night: NightContext, run: Run, on_event: OnEvent) -> None:
 
     def make() -> records.GateStep:
         registry = read_registry(night.root, night.config.publish)
-        promotion.refuse_lost_champion(registry, run.run_id)
+        promotion.refuse_lost_champion(night.root, registry, run.run_id)
         spaces = {promotion.name_release(version): version.tags.get("space_id", "") for version in registry.versions}
         champion = promotion.name_release(registry.champion) if registry.champion else None
         window = select_window(night.root, night.since, night.until, night.config.window_days)

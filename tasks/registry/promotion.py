@@ -55,7 +55,7 @@ def find_champion(root: Root, publish: PublishConfig) -> str | None:
     return name_release(champion) if champion else None
 
 
-def refuse_lost_champion(registered: Registered, release: str | None = None) -> None:
+def refuse_lost_champion(root: Root, registered: Registered, release: str | None = None) -> None:
     """Raise HeldBackError if releases served but none has the alias champion: without it the next would serve unchecked.
 
     release: that of the night, which may be the last that served: it was killed before it moved the alias, and completes that.
@@ -63,7 +63,7 @@ def refuse_lost_champion(registered: Registered, release: str | None = None) -> 
     served = [one for one in registered.versions if one.has_served and not one.is_copied]
     if served and not registered.champion:
         last = max(served, key=lambda one: (one.tags["promoted_at"], one.number))
-        if name_release(last) == release:
+        if release and _identify(root, release).items() <= last.tags.items():
             return
         raise HeldBackError(
             f"the alias {CHAMPION} of {last.name} was removed in the registry, so there is nothing to compare a night "
@@ -79,8 +79,13 @@ def name_release(version: Version) -> str:
 
 def has_served(root: Root, registered: Registered, release: str) -> bool:
     """Return whether a release of this root ever served; another root may have one with the same name."""
-    own = {"release": release, ROOT_TAG: read_root_id(root)}
+    own = _identify(root, release)
     return any(own.items() <= one.tags.items() and "promoted_at" in one.tags for one in registered.versions)
+
+
+def _identify(root: Root, release: str) -> dict[str, str | None]:
+    """Return the tags of the versions of a release of this root."""
+    return {"release": release, ROOT_TAG: read_root_id(root)}
 
 
 def settle_aliases(
@@ -107,7 +112,7 @@ def settle_aliases(
         if is_older or is_replaced or (champion and champion.tags.get("release") == version.tags["release"]):
             aliases = []  # the last: it is of another root
         if CHAMPION in aliases:
-            refuse_lost_champion(registered, version.tags["release"])
+            refuse_lost_champion(root, registered, version.tags["release"])
             serves = name_release(champion) if champion else None
             if gate and serves != gate.champion:
                 before, now = (f"release {one}" if one else "no champion" for one in (gate.champion, serves))

@@ -96,7 +96,8 @@ class Spec:
     def night(self, root: str, day: int, verdict: str) -> None:
         """A new night, or the same again: that changes nothing, unless a person gave a reason since."""
         self._refuse(root)
-        if self.lost_champion:
+        last = self.versions.get(self.lost_champion or 0)
+        if last and not ((root, day) in self.nights and (last.root, last.release) == (root, f"r{day}")):
             raise RefusedError(HELD_BACK)
         run = self.nights.setdefault((root, day), Night(users_of(day, self.forgotten[root])))
         self.wrote()
@@ -131,8 +132,7 @@ class Spec:
     def _settle(self, number: int, verdict: str) -> None:
         version, champion = self.versions[number], self.champion
         gate, aliases = version.gate if version.served else verdict, list[str]()
-        is_older = champion and (champion.until > version.until or champion.release == version.release)
-        if not is_older and number > self.aliases.get("champion", 0):
+        if not (champion and is_behind(version, champion)) and number > self.aliases.get("champion", 0):
             aliases += ["challenger"] * (number > self.aliases.get("challenger", 0))
             aliases += ["champion"] * (champion is None or (verdict != "held" and not version.left))
         self._move(number, aliases, gate=gate, **(self._promoted(version) if "champion" in aliases else {}))
@@ -248,6 +248,12 @@ class Spec:
         if self.champion and not self.champion.back_from:
             named.add(self.champion.before)
         return {number for number, one in self.versions.items() if number in named - self.gone and one.root == root}
+
+
+def is_behind(version: Version, champion: Version) -> bool:
+    """Whether a night does not let its version take the champion's place: it is older, or served and was replaced."""
+    is_older = champion.until > version.until or champion.release == version.release
+    return is_older or champion.served > version.served > 0
 
 
 def read_version(version: Any, root: str) -> dict[str, Any]:

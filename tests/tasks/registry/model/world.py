@@ -97,7 +97,7 @@ class World:
         quiet = mock.Mock(step=lambda _: nullcontext(ignore_event))
         night = NightContext(root, None, None, self.config, reporter=quiet)
         with lock_root(root, "run"):
-            promotion.refuse_lost_champion(self.read(), run.run_id)
+            promotion.refuse_lost_champion(root, self.read(), run.run_id if run.record_path.exists() else None)
             for kind in runs.list_gone(run):
                 run.forget_steps() if kind is TrainStep else run.reopen(kind)
             if not run.record().steps.train:
