@@ -7,8 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from surf2vec.tasks.report.tables import describe_rule
-from surf2vec.tasks.root.wording import format_count, format_duration, format_key, format_value
+from surf2vec.tasks.root.wording import describe_rule, format_count, format_duration, format_key, format_value
 
 console = Console(markup=False, emoji=False, highlight=False)
 NESTED = (dict, list, tuple)

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from surf2vec.tasks.report.tables import describe_rule, explain_held, list_facts
+from surf2vec.tasks.report.tables import explain_held, list_facts
 from surf2vec.tasks.root.records import RunRecord
-from surf2vec.tasks.root.wording import as_markdown, format_bytes
+from surf2vec.tasks.root.wording import as_markdown, describe_rule, format_bytes
 
 NIGHT = ("Users", "hit@10", "Gate", "Version")  # MLflow folds a longer description
 NUM_ID_CHARACTERS = 6

@@ -122,11 +122,6 @@ def describe_gate(gate: GateStep) -> str:
     return f"Passed {len(table) - unchecked} rules; {unchecked} not checked." if table else ""
 
 
-def describe_rule(row: dict[str, str]) -> str:
-    """Returns what the gate says of a rule, with its reason."""
-    return ": ".join(filter(None, (row["verdict"], row.get("reason"))))
-
-
 def explain_held(record: RunRecord, root: str = "") -> list[str]:
     """Returns which rules hold a release, by how much, and the two commands that can follow; empty if it is not held.
 

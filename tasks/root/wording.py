@@ -127,3 +127,8 @@ def shown_values(value: Any) -> Any:
 def as_markdown(text: str) -> str:
     """Return Markdown that displays `text` literally: no table, link, emphasis or HTML. MLflow shows `\\<`: entities."""
     return _MARKDOWN.sub(r"\\\1", shown(text)).replace("\\<", "&lt;").replace("\\>", "&gt;")
+
+
+def describe_rule(row: dict[str, str]) -> str:
+    """Returns what the gate says of a rule, with its reason."""
+    return ": ".join(filter(None, (row["verdict"], row.get("reason"))))

@@ -169,7 +169,13 @@ def test_what_a_person_reads_in_prefect_makes_no_links_tables_or_html(tmp_path: 
 def test_a_held_night_begins_with_the_rule_that_held_it(tmp_path: Path) -> None:
     from surf2vec.flows.report import describe_night
 
-    row = {"rule": "users", "tonight": "68.9 %", "limit": ">= 80.0 %", "verdict": "held: 11.1 % past the limit"}
+    row = {
+        "rule": "users",
+        "tonight": "68.9 %",
+        "limit": ">= 80.0 %",
+        "verdict": "held",
+        "reason": "11.1 % past the limit",
+    }
     gate = {"passes": False, "verdict": "held", "held_by": ["users"], "table": [row]}
     run = Run(Root(tmp_path), "r1")
     run.update(steps={"gate": gate, "register": {"model_name": "m", "model_version": 7, "tracking_uri": "x"}})

@@ -11,9 +11,9 @@ from surf2vec.tasks.config import GateConfig
 from surf2vec.tasks.corpus.window import Window
 from surf2vec.tasks.gate.figures import Case, foresee, judge_release, open_case
 from surf2vec.tasks.ingest.sources import EventsFile
-from surf2vec.tasks.report.tables import describe_rule
 from surf2vec.tasks.root.records import CorpusStep, EvaluateStep, GateStep, SettleStep, Steps
 from surf2vec.tasks.root.run import Root, Run
+from surf2vec.tasks.root.wording import describe_rule
 from surf2vec.trainer.system.files import read_json, write_json
 from tests.data.corpora import write_corpus
 from tests.roots.releases import FakeGeneration, draw_generation, export_release
