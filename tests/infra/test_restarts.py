@@ -29,7 +29,7 @@ def machine(_environment: None, listener: Listener, tmp_path_factory: pytest.Tem
     """A stack with the deployments, in a folder that PostgreSQL's account may enter."""
     folder = Path(tempfile.mkdtemp(prefix="surf2vec-stack-", dir="/tmp"))
     folder.chmod(0o711)
-    stack = Stack(folder, patience_seconds=30)
+    stack = Stack(folder, patience_seconds=60)  # a process takes half a minute to start on busy cores
     settings = stack.client_environment
     server = {
         PREFECT_API_URL: settings["PREFECT_API_URL"],

@@ -27,7 +27,7 @@ from surf2vec.trainer.errors import ConfigError, InputError, ResourceError, Trai
 from tests.data.corpora import planted_histories, write_corpus
 from tests.roots.ingest import write_log
 
-TRAIN = TrainConfig(vector_size=8, epochs=3, threads=1, alpha=0.1, min_alpha=0.01, negative=5)
+TRAIN = TrainConfig(vector_size=8, epochs=3, threads=1, alpha=0.02, min_alpha=0.002, negative=5)
 NUM_USERS = 800
 WINDOW = "0123456789abcdef"
 
