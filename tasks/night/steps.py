@@ -68,9 +68,6 @@ def ingest_events(night: NightContext, logs: list[str]) -> records.IngestStep:
 def open_run(night: NightContext, ingested: records.IngestStep, logs: list[str]) -> Run:
     """Returns the run of these sources, this window and these settings, and begins or continues its record."""
     with night.reporter.step("open-run") as on_event:
-        begun = runs.find_run(night.root, night.request()[1])
-        registry = read_registry(night.root, night.config.publish)
-        promotion.refuse_lost_champion(night.root, registry, begun.run_id if begun else None)
         check_experiment(night.root, night.config.publish)
         run = _find_or_plan(night, logs, on_event)
         log(on_event, announce_run(run.record()))
@@ -87,6 +84,7 @@ def _find_or_plan(night: NightContext, logs: list[str], on_event: OnEvent) -> Ru
     config, root = night.config, night.root
     inputs, digest = night.request()
     found = runs.find_run(root, digest)
+    promotion.refuse_lost_champion(root, read_registry(root, config.publish), found.run_id if found else None)
     if found:
         for kind in runs.list_gone(found):
             if kind is records.TrainStep:

@@ -132,10 +132,8 @@ def _make_database(path: Path) -> None:
             MlflowClient(f"sqlite:///{temporary}").search_experiments(max_results=1)
             with suppress(OSError), replace_file(template) as copy:
                 shutil.copyfile(temporary, copy)
-                with (
-                    closing(sqlite3.connect(copy)) as con,
-                    con,
-                ):  # MLflow makes the experiment again, for its own folder
+                # MLflow makes the first experiment again, for its own folder.
+                with closing(sqlite3.connect(copy)) as con, con:
                     con.execute("delete from experiments")
 
 

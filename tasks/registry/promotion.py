@@ -108,9 +108,11 @@ def settle_aliases(
         may_serve = (gate is None or gate.passes is not False) and "rolled_back_at" not in version.tags
         aliases = choose_aliases(number, registered.aliases, may_serve)
         is_older = champion and ends_before(version.tags.get("window_until"), champion.tags.get("window_until"))
+        is_equal = champion and champion.tags.get("release") == version.tags["release"]  # of another root
+        # The version served, or was to, and the champion was promoted after it.
         is_replaced = champion and champion.tags.get("promoted_at", "") > version.tags.get("promoted_at", "~")
-        if is_older or is_replaced or (champion and champion.tags.get("release") == version.tags["release"]):
-            aliases = []  # the last: it is of another root
+        if is_older or is_equal or is_replaced:
+            aliases = []
         if CHAMPION in aliases:
             refuse_lost_champion(root, registered, version.tags["release"])
             serves = name_release(champion) if champion else None

@@ -130,5 +130,5 @@ def as_markdown(text: str) -> str:
 
 
 def describe_rule(row: dict[str, str]) -> str:
-    """Returns what the gate says of a rule, with its reason."""
+    """Return what the gate says of a rule, with its reason."""
     return ": ".join(filter(None, (row["verdict"], row.get("reason"))))
