@@ -18,7 +18,7 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 from surf2vec.infra.deploy import apply_automations, deploy
 from surf2vec.infra.stack import Stack
 from tests.infra.listener import Listener
-from tests.infra.nights import Nights, patience
+from tests.infra.nights import Nights, patience, wait_until
 from tests.infra.test_outages import prefect
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # Prefect's and MLflow's own
@@ -109,7 +109,7 @@ def test_after_a_reboot_the_next_nights_run_and_a_person_knows(
     for run in following:
         machine.wait_for_state(run, "Failed", seconds=400)
     assert time.monotonic() - rebooted < 600
-    machine.wait_for_state(night, "Running", seconds=300)
+    wait_until(lambda: machine.state(night) == "Running", 300, machine.worker_log)  # it is Crashed until it is retried
     machine.remove(pending)
 
 
