@@ -67,8 +67,8 @@ def refuse_lost_champion(root: Root, registered: Registered, release: str | None
             return
         raise HeldBackError(
             f"the alias {CHAMPION} of {last.name} was removed in the registry, so there is nothing to compare a night "
-            f"with. Version {last.number} ({name_release(last)}) served last: `surf2vec promote {last.number}` lets it serve "
-            "again, and `surf2vec promote VERSION` another"
+            f"with. Of the versions that are left, {last.number} ({name_release(last)}) served last. `surf2vec promote VERSION`, "
+            "in the root that made it, lets it or another serve"
         )
 
 

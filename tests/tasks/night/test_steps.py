@@ -75,7 +75,7 @@ def begin(night: NightContext) -> None:
 def test_a_night_whose_champion_has_lost_its_alias_waits_for_a_person(night: NightContext) -> None:
     root = night.root
     MlflowClient(root.tracking_uri).delete_registered_model_alias(PUBLISH.model_name, "champion")
-    refused = r"removed in the registry.* Version 2 \(r2\) served last: `surf2vec promote 2` lets it serve again"
+    refused = r"removed in the registry.* 2 \(r2\) served last. `surf2vec promote VERSION`"
     with pytest.raises(HeldBackError, match=refused):
         begin(night)
     with pytest.raises(HeldBackError, match=refused):
@@ -96,7 +96,7 @@ def test_an_alias_that_is_removed_while_a_night_trains_lets_nothing_serve(
     run.update(config=night.config.model_dump(mode="json"))
     monkeypatch.setattr(steps, "select_window", lambda *_: SimpleNamespace(files=[]))
     client.delete_registered_model_alias(PUBLISH.model_name, "champion")
-    refused = "removed in the registry.* `surf2vec promote 2` lets it serve again"
+    refused = "removed in the registry.* `surf2vec promote VERSION`"
     with pytest.raises(HeldBackError, match=refused):
         steps._judge(night, run, ignore_event)
     with pytest.raises(HeldBackError, match=refused):

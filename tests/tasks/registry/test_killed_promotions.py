@@ -92,7 +92,7 @@ def test_the_first_night_cut_off_before_its_alias_is_completed_and_no_other_serv
     with pytest.raises(KeyboardInterrupt):
         make_night(root, "r1", FIRST)
     cut_off.undo()
-    with pytest.raises(HeldBackError, match="Version 1 .r1. served last"):
+    with pytest.raises(HeldBackError, match="1 .r1. served last"):
         make_night(root, "r2", FIRST)
     assert make_night(root, "r1", FIRST).alias == "champion"
 

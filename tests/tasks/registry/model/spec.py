@@ -239,8 +239,11 @@ class Spec:
         self.gone, self.lost = self.gone - {number}, self.lost - {root}
 
     def delete(self, _: str, what: str, name: str) -> None:
+        """With the champion goes what only it needed: the one that served before need not be complete any more."""
         self.versions.pop(int(name) if what == "model_version" else 0, None)
         self.aliases = {alias: at for alias, at in self.aliases.items() if at in self.versions and alias != name}
+        if (last := self.lost_champion) and last not in self.complete[self.versions[last].root]:
+            self.gone |= {last}
 
     def needed(self, root: str) -> set[int]:
         """The versions of a root that a promotion or a rollback may choose, which gc and the nights must leave complete."""
