@@ -222,9 +222,7 @@ def rollback(
                 move_aliases(uri, left, {"rolled_back_at": at}, [])
         back = {"rolled_back_from": str(champion.number), "rolled_back_at": None}
         move_aliases(uri, target, back, [CHAMPION])
-        message = (
-            f"version {target.number} (release {name_release(target)}) serves again, in place of {champion.number}"
-        )
+        message = f"version {target.number} (release {name_release(target)}) serves again instead of {champion.number}"
         log(on_event, message)
     return _describe(publish, target, champion.number, message, started)
 

@@ -118,7 +118,7 @@ def test_a_held_version_needs_a_reason_which_is_kept(root: Root) -> None:
 def test_a_rollback_goes_to_the_champion_before_once(root: Root) -> None:
     told = rollback(root, PUBLISH, None)
     assert (told["model_version"], told["champion_before"], told["changed"]) == (1, 2, True)
-    assert told["message"] == "version 1 (release r1) serves again, in place of 2"
+    assert told["message"] == "version 1 (release r1) serves again instead of 2"
     assert told["seconds"] < 5  # a second of work; the machine may be busy
     assert aliases_of(root) == {"challenger": 3, "champion": 1}
     assert tags_of(root, 1)["rolled_back_from"] == "2"
