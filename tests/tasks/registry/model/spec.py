@@ -245,12 +245,13 @@ class Spec:
         if (last := self.lost_champion) and last not in self.complete[self.versions[last].root]:
             self.gone |= {last}
 
-    def needed(self, root: str) -> set[int]:
-        """The versions of a root that a promotion or a rollback may choose, which gc and the nights must leave complete."""
-        named = {*self.aliases.values(), self.lost_champion}
-        if self.champion and not self.champion.back_from:
-            named.add(self.champion.before)
-        return {number for number, one in self.versions.items() if number in named - self.gone and one.root == root}
+
+def list_needed(spec: Spec, root: str) -> set[int]:
+    """The versions of a root that a promotion or a rollback may choose, which gc and the nights must leave complete."""
+    named = {*spec.aliases.values(), spec.lost_champion}
+    if spec.champion and not spec.champion.back_from:
+        named.add(spec.champion.before)
+    return {number for number, one in spec.versions.items() if number in named - spec.gone and one.root == root}
 
 
 def is_behind(version: Version, champion: Version) -> bool:

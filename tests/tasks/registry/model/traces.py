@@ -9,7 +9,7 @@ from typing import Any
 from surf2vec.tasks.registry.versions import Registered
 from surf2vec.tasks.root.identity import ROOT_TAG, read_root_id
 from surf2vec.trainer.errors import SurfError
-from tests.tasks.registry.model.spec import WRONG, RefusedError, Spec, read_version
+from tests.tasks.registry.model.spec import WRONG, RefusedError, Spec, list_needed, read_version
 from tests.tasks.registry.model.world import ROOTS, USERS, KilledError, World, killed_at, shortened
 
 LENGTH, TAIL = 16, 4
@@ -144,7 +144,7 @@ class Trace:
                 return f"{name} is being forgotten in: {name not in spec.forgetting}"
             if (forgotten := world.read_forgotten(name)) != spec.forgotten[name]:
                 return f"forgotten in {name}: {forgotten}, not {spec.forgotten[name]}"
-            for number in spec.needed(name):
+            for number in list_needed(spec, name):
                 if not world.is_complete(name, found.get(number)):
                     return f"version {number} of {name} is not complete"
         return None
