@@ -27,7 +27,6 @@ from surf2vec.tasks.corpus.token_pass import find_changed, find_known
 from surf2vec.tasks.evaluation.evaluate import (
     Answer,
     Question,
-    UserReader,
     check_memory,
     evaluate,
     find_users,
@@ -63,7 +62,7 @@ class Ranker:
     """
 
     corpus: Corpus
-    users: UserReader
+    users: BothParts
     scores: Scores
     vector_size: int
     frozen: FrozenItems | None = None

@@ -4,12 +4,11 @@ The held-out item is the newest event whose item was new to the user. Training h
 that the user has not seen before are ranked by `dot(user vector, item vector)`, or by their probability in a tree.
 """
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,29 +22,19 @@ from surf2vec.tasks.export.reduction import PROJECTION_FILE, project, read_proje
 from surf2vec.tasks.export.vector_files import encode_vectors
 from surf2vec.tasks.release.folder import open_folder
 from surf2vec.tasks.release.release_reader import decode_vectors
-from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.events import OnEvent, ignore_event, log_progress
-from surf2vec.trainer.store.generation import Generation, open_generation
+from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.tokens import Corpus, Histories
 from surf2vec.trainer.system.memory import private_bytes
 from surf2vec.trainer.system.units import size
 from surf2vec.trainer.training.infer import FrozenItems, infer_whole, take_histories
-from surf2vec.trainer.training.job import Job
-from surf2vec.trainer.training.loop import train
 from surf2vec.trainer.training.vectors import BothParts
 
 LEAST_GAIN = 2.0  # the gain for which a setting is chosen, in standard errors
 GROUP_ITEMS = 256  # the best of that many groups of items tell which scores may be among the TOP
 GROUP_BYTES = 64_000_000  # users' vectors that are ranked in one pass over the items
-_NO_COMMITS_SECONDS = 86_400.0
 POPULARITY_BYTES_PER_ITEM = 56  # counts, and their positions during the sort
-
-
-class UserReader(Protocol):
-    """Reads the vectors of a micro-partition's users, float32[n, D]; for example a generation."""
-
-    def read_users(self, partition: int, /) -> NDArray[np.float32]: ...
 
 
 @dataclass(frozen=True)
@@ -214,7 +203,7 @@ def measure(answer: Answer, num_items: int) -> dict[str, float]:
 
 
 def questions(
-    corpus: Corpus, generation: UserReader | None, by_choosing: bool = False
+    corpus: Corpus, generation: BothParts | None, by_choosing: bool = False
 ) -> Iterator[tuple[Question, Histories]]:
     """Yield the evaluated users of each micro-partition that has some, and their histories as training saw them; without a
     generation their vectors are empty.
@@ -290,21 +279,6 @@ def rank_choosing(corpus: Corpus, generation: Generation) -> NDArray[np.float64]
     scores = score_of(generation, corpus.count_training_tokens())
     asked = ((question,) for question, _ in questions(corpus, BothParts(generation, corpus), by_choosing=True))
     return rank_all(asked, lambda question: (rank_held_out(question, scores),))[0].ranks
-
-
-def rank_trained(
-    sample: Corpus, store_dir: Path, config: TrainConfig, memory_bytes: int, on_event: OnEvent = ignore_event
-) -> tuple[NDArray[np.float64], dict[str, Any]]:
-    """Train a sample from scratch, with a store that is removed again. Returns the results of `rank_choosing` and of `train`.
-
-    Raises TrainingError if the training diverges, ResourceError if it does not fit into memory.
-    """
-    job = Job(sample.folder, store_dir, replace(config, commit_seconds=_NO_COMMITS_SECONDS), memory_bytes)
-    try:
-        trained = train(job, on_event)
-        return rank_choosing(sample, open_generation(store_dir)), trained
-    finally:
-        shutil.rmtree(store_dir, ignore_errors=True)
 
 
 def check_memory(corpus: Corpus, scores: Scores, vector_bytes: int, memory_bytes: int) -> None:

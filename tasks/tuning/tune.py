@@ -8,6 +8,7 @@ cannot be compared.
 """
 
 import dataclasses
+import shutil
 import time
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from surf2vec.tasks.corpus.cleaning import find_held_out, find_key_max
 from surf2vec.tasks.corpus.folder import CORPUS_MANIFEST, write_partition
-from surf2vec.tasks.evaluation.evaluate import rank_trained
+from surf2vec.tasks.evaluation.evaluate import rank_choosing
 from surf2vec.tasks.root.credentials import mask_credentials
 from surf2vec.tasks.root.run import Root, lock_root, open_scratch_folder, private_files
 from surf2vec.tasks.tuning.study import (
@@ -34,6 +35,7 @@ from surf2vec.tasks.tuning.study import (
 from surf2vec.trainer.config import TrainSettings
 from surf2vec.trainer.errors import InputError, TrainingError
 from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
+from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.tokens import (
     VOCABULARY,
     Corpus,
@@ -44,10 +46,13 @@ from surf2vec.trainer.store.tokens import (
     to_offsets,
 )
 from surf2vec.trainer.system.files import write_json
+from surf2vec.trainer.training.job import Job
+from surf2vec.trainer.training.loop import train
 
 MAX_ASKED = 20_000
 MIN_TRIALS_FOR_IMPORTANCES = 10
 NUM_SHOWN = 5
+NO_COMMITS_SECONDS = 86_400.0
 PARTITION_USERS = 50_000
 
 
@@ -103,7 +108,8 @@ def run_trial(
 ) -> tuple[dict[str, Any], NDArray[np.float64]]:
     """Train with these settings and rank the held-out items. A training that diverges gives them an infinite rank.
 
-    Returns the trial for the study, and 1 / rank of each held-out item, float64[m].
+    Returns the trial for the study, and 1 / rank of each held-out item, float64[m]. The store is removed again. Raises
+    ResourceError if the training does not fit into memory.
     """
     config = apply_settings(search.train, settings)
     ranks, trained, failure = np.full(corpus.manifest["num_choosing"], np.inf), dict[str, Any](), None
@@ -113,10 +119,14 @@ def run_trial(
         if name == "progress":
             on_event(name, values)
 
+    without_commits = dataclasses.replace(config, commit_seconds=NO_COMMITS_SECONDS)
     try:
-        ranks, trained = rank_trained(corpus, store_dir, config, search.memory_bytes, report)
+        trained = train(Job(corpus.folder, store_dir, without_commits, search.memory_bytes), report)
+        ranks = rank_choosing(corpus, open_generation(store_dir))
     except TrainingError as error:
         failure = str(error)
+    finally:
+        shutil.rmtree(store_dir, ignore_errors=True)
     metrics = {
         "mrr": float((1 / ranks).mean()),
         "hit_at_10": float((ranks <= 10).mean()),

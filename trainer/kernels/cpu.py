@@ -3,12 +3,8 @@
 No two threads write one user's row. Item rows are shared without locks (Hogwild, Recht et al., NIPS 2011): with several threads
 an update may be lost, and the result differs in its last digits from run to run. One thread is deterministic and agrees with
 the reference of the tests, up to the rounding of reordered sums. With gradient accumulation any number of threads gives the same
-bits: items do not change while users are trained. With SGD the sum of their gradients keeps the learning rate of single steps,
-which is the linear rule for a mean over n (Goyal et al., 2017). With Adagrad it enters the row's squares as one gradient;
-README.md derives why alpha stays as it is.
-
-Nothing is trained for a user by the trail, which predicts an item by the weighted sum of the pages just before it. Its targets
-are trained in the same streams of tiles.
+bits: items do not change while users are trained (README.md derives why alpha stays as it is). The trail's targets are trained in
+the same streams of tiles.
 """
 
 import functools
@@ -102,10 +98,12 @@ def trail_vectors(
     return vectors
 
 
-def draw_negatives(keys: NDArray[np.uint64], purpose: int, sampling: Sampling, num: int) -> NDArray[np.int64]:
+def draw_negatives(
+    keys: NDArray[np.uint64], purpose: int, tables: Sampling | TrailTables, num: int
+) -> NDArray[np.int64]:
     """Draw `num` items of the noise for each key uint64[n]: int64[n, num], at position 0, for a purpose."""
     items = np.empty((len(keys), num), dtype=np.int64)
-    draw_each(*read_only(keys), purpose, _noise(sampling), items)
+    draw_each(*read_only(keys), purpose, _noise(tables), items)
     return items
 
 
@@ -129,7 +127,9 @@ def train_tiles(rows: tuple[Rows, ...], noise: Noise, rule: Rule, work: Pass, le
     tables = (Table(one.vectors, one.squares) for one in (*rows, nothing)[:4])
     taken = np.zeros(LINE_NUMBERS, dtype=np.int64)
     ledger = ledger or make_ledger(np.zeros(0, dtype=np.int64), 0, 0)
-    shared = (*tables, noise, paths, rule, _work(work), ledger, np.uint64(work.epoch_key), work.streams, taken)
+    arrays = (work.tokens, work.starts, work.ends, work.hashes, work.order, work.alphas, work.sampling.keep)
+    users = Work(*read_only(*arrays))
+    shared = (*tables, noise, paths, rule, users, ledger, np.uint64(work.epoch_key), work.streams, taken)
     name, threads = "trail" if rule.has_trail else "tile", used_threads(work.config)
 
     def train() -> int:
@@ -181,14 +181,9 @@ def _tile(
     )  # fmt: skip
 
 
-def _work(work: Pass) -> Work:
-    arrays = (work.tokens, work.starts, work.ends, work.hashes, work.order, work.alphas, work.sampling.keep)
-    return Work(*read_only(*arrays))
-
-
-def _noise(sampling: Sampling) -> Noise:
+def _noise(tables: Sampling | TrailTables) -> Noise:
     none = np.zeros(0, dtype=np.float32)
-    return Noise(*read_only(sampling.thresholds, sampling.aliases, sampling.corrections, none, none))
+    return Noise(*read_only(tables.thresholds, tables.aliases, tables.corrections, none, none))
 
 
 def read_only(*arrays: NDArray[Any]) -> tuple[NDArray[Any], ...]:

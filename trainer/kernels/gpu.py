@@ -6,10 +6,7 @@ locks (Hogwild). A row is read once a token and moved by atomic adds, so no step
 that others moved since. Adagrad's rate comes from the sum that the atomic add returns: if a thousand programs update one fresh
 row, each makes a smaller step than the one before. Vectors are read past the first-level cache (.cg), which does not see other
 processors' atomics. So a run on a GPU is not deterministic in its last digits. In Triton's interpreter (TRITON_INTERPRET=1,
-tests) programs run one after the other, and it is deterministic.
-
-Bytes a pair, D dims, K negatives, M lanes, float32. Rows of items: 8 D (1 + K / M). The user's row moves once a history of T
-tokens, 8 D / T. The alias table and corrections are 32-byte sectors, which mostly stay in the second-level cache.
+tests) programs run one after the other, and it is deterministic. README.md counts the bytes a pair.
 """
 
 import math

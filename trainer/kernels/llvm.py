@@ -102,7 +102,3 @@ def in_all_lanes(builder, number):
     none, lane = ir.Constant(ir.VectorType(number.type, LINE_NUMBERS), ir.Undefined), ir.Constant(ir.IntType(32), 0)
     every = ir.Constant(ir.VectorType(ir.IntType(32), LINE_NUMBERS), None)
     return builder.shuffle_vector(builder.insert_element(none, number, lane), none, every)
-
-
-def times_plus(builder, factor, line, added):
-    return builder.fadd(builder.fmul(factor, line, flags=("fast",)), added, flags=("fast",))

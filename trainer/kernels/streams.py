@@ -1,11 +1,8 @@
 """Streams of tiles, compiled: the lanes of a tile walk their users' targets in step and share negatives.
 
 A stream is a run of users of the order. A lane whose user ends takes the stream's next one. At a step every lane has one target;
-the negatives are drawn anew, by a key of the stream's first user and the number of the step. So a stream does not depend on how
-users are divided among threads, but for item rows, which these share without locks.
-
-In inference items stand still, and a user's row has to be a function of its own tokens alone. There the key is the epoch's, and
-all lanes start together, so that the number of the step is that of the user's token. README.md has the formulas.
+the negatives are drawn anew. So a stream does not depend on how users are divided among threads, but for item rows, which these
+share without locks. README.md has the formulas and the keys of the draws, which are others in inference.
 """
 # mypy: no-check-untyped-defs
 
@@ -105,15 +102,6 @@ def fill_lane(stream, epoch_key, lane, place, last):
                     tile.users[lane, d] = vectors[user, d]
             return place, True
     return place, False
-
-
-@inlined
-def free_lane(stream, lane):
-    """Write back the row of a lane's user."""
-    vectors, user = stream.users.vectors, stream.lanes.users[lane]
-    if not stream.rule.has_trail:
-        for d in range(vectors.shape[1]):
-            vectors[user, d] = stream.tile.users[lane, d]
 
 
 @inlined
@@ -275,7 +263,9 @@ def train_stream(stream, epoch_key, first, last):
                     fetch_item(stream, target_of(stream, m, lanes.next[m] + 1))
                 m += 1
                 continue
-            free_lane(stream, m)
+            if not rule.has_trail:
+                for d in range(stream.users.vectors.shape[1]):
+                    stream.users.vectors[lanes.users[m], d] = stream.tile.users[m, d]
             is_filled = False
             if not (rule.has_trail or is_inference):  # whose free lanes are filled after the others
                 place, is_filled = fill_lane(stream, epoch_key, m, place, last)

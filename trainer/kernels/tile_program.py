@@ -269,9 +269,7 @@ def _own_rows_in_turn(
 ):
     """Return the lanes' own rows as they are at their turns, after the lanes before them moved the same rows.
 
-    A lane makes shrink v + rate pull u of v, but for the bias, where nothing shrinks. So lane m sees v times the product of the
-    shrinks before it, and u of each lane j before it times the product of those between j and m. Products by logarithms.
-    A row that would shrink past zero counts as zero for the lanes after it.
+    By the formula of README.md, with products by logarithms; the bias does not shrink.
     """
     d, grow_M = _lanes(D), rate_M * pull_M
     log_M = tl.log2(tl.maximum(1.0 - rate_M * l2, _TINY))

@@ -22,7 +22,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from surf2vec.trainer.kernels.llvm import LINE_NUMBERS, LINE_TYPE, in_all_lanes, line_at, times_plus
+from surf2vec.trainer.kernels.llvm import LINE_NUMBERS, LINE_TYPE, in_all_lanes, line_at
 
 ROW_BLOCK = 8
 _FEATURES = numba.config.CPU_FEATURES or llvmlite.binding.get_host_cpu_features().flatten()  # type: ignore[attr-defined]
@@ -94,7 +94,8 @@ def _add_up(builder, out, left, right, row, line, sizes, num_terms):
         for start, row_sums in zip(starts, sums, strict=True):
             factor = in_all_lanes(builder, builder.load(builder.gep(left[0], [builder.add(start, beside)])))
             for place, value in zip(row_sums, lines, strict=True):
-                builder.store(times_plus(builder, factor, value, builder.load(place)), place)
+                scaled = builder.fmul(factor, value, flags=("fast",))
+                builder.store(builder.fadd(scaled, builder.load(place), flags=("fast",)), place)
     for number, row_sums in zip(rows, sums, strict=True):
         for column, place in zip(columns, row_sums, strict=True):
             _store(builder, builder.load(place), out[0], builder.add(builder.mul(number, out[1]), column))
@@ -144,43 +145,38 @@ def turn_rows(typing_context, users, across, num_lanes):
     return types.void(users, across, types.int64), generate
 
 
-@intrinsic
-def score_tile(typing_context, negatives, across, scores, num_lanes):
+def product(arrange):
+    """Return the compiled product of the matrices that `arrange` makes of its arguments, as arguments of `_multiply`."""
+
+    def multiply(typing_context, first, second, out, num_lanes):
+        def generate(context, builder, signature, arguments):
+            _multiply(builder, *arrange(builder, *_unpack(context, builder, signature, arguments)))
+            return context.get_dummy_value()
+
+        return types.void(first, second, out, types.int64), generate
+
+    return intrinsic(multiply)
+
+
+@product
+def score_tile(builder, negatives, across, scores, num_lanes):
     """Set scores[k, m] = negatives[k] . users[m]; across float32[D, M] has the users."""
-
-    def generate(context, builder, signature, arguments):
-        negatives, across, scores, num_lanes = _unpack(context, builder, signature, arguments)
-        (num_negatives, size), width = negatives[1], across[1][1]
-        left, right = (negatives[0], size, _index(1)), (across[0], width)
-        _multiply(builder, (scores[0], width), left, right, num_negatives, _lines_for(builder, num_lanes), size)
-        return context.get_dummy_value()
-
-    return types.void(negatives, across, scores, types.int64), generate
+    (num_negatives, size), width = negatives[1], across[1][1]
+    left, right = (negatives[0], size, _index(1)), (across[0], width)
+    return (scores[0], width), left, right, num_negatives, _lines_for(builder, num_lanes), size
 
 
-@intrinsic
-def pull_users(typing_context, pulls, negatives, steps, num_lanes):
+@product
+def pull_users(builder, pulls, negatives, steps, num_lanes):
     """Set steps[m] = sum over k of pulls[k, m] * negatives[k]: steps float32[M, D], pulls float32[K, M]."""
-
-    def generate(context, builder, signature, arguments):
-        pulls, negatives, steps, num_lanes = _unpack(context, builder, signature, arguments)
-        (num_negatives, size), width = negatives[1], pulls[1][1]
-        left, right = (pulls[0], _index(1), width), (negatives[0], size)
-        _multiply(builder, (steps[0], size), left, right, num_lanes, _lines_for(builder, size), num_negatives)
-        return context.get_dummy_value()
-
-    return types.void(pulls, negatives, steps, types.int64), generate
+    (num_negatives, size), width = negatives[1], pulls[1][1]
+    left, right = (pulls[0], _index(1), width), (negatives[0], size)
+    return (steps[0], size), left, right, num_lanes, _lines_for(builder, size), num_negatives
 
 
-@intrinsic
-def pull_negatives(typing_context, pulls, users, steps, num_lanes):
+@product
+def pull_negatives(builder, pulls, users, steps, num_lanes):
     """Set steps[k] = sum over m < num_lanes of pulls[k, m] * users[m]: steps float32[K, D], pulls float32[K, M]."""
-
-    def generate(context, builder, signature, arguments):
-        pulls, users, steps, num_lanes = _unpack(context, builder, signature, arguments)
-        (num_negatives, width), size = pulls[1], users[1][1]
-        left, right = (pulls[0], width, _index(1)), (users[0], size)
-        _multiply(builder, (steps[0], size), left, right, num_negatives, _lines_for(builder, size), num_lanes)
-        return context.get_dummy_value()
-
-    return types.void(pulls, users, steps, types.int64), generate
+    (num_negatives, width), size = pulls[1], users[1][1]
+    left, right = (pulls[0], width, _index(1)), (users[0], size)
+    return (steps[0], size), left, right, num_negatives, _lines_for(builder, size), num_lanes

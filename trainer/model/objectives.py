@@ -1,13 +1,6 @@
 """What a token is learned against: drawn items, their distribution, its correction, and the thinning of frequent items.
 
-    negative sampling   loss of a token = -log σ(u·v⁺) - Σ_k log σ(-u·v_k)
-    sampled softmax     loss of a token = -log [e^s⁺ / (e^s⁺ + w Σ_k e^s_k)],   s_i = u·v_i + t log n_i - log q_i
-
-v_k is drawn with probability q_k ∝ count_k ** ns_exponent. Subtracting log q makes the sampled softmax estimate the full
-one: u·v + t log n_i, with an item's count n_i and t = `discount`, is then the log of its probability whatever the exponent
-(Bengio and Senécal, 2008; Jean et al., ACL 2015), and u·v ranks by probability / n_i ** t (Menon et al., ICLR 2021).
-w = `negative_weight` is the number of items that a drawn one stands for. The code subtracts log w from s⁺, which is the same.
-Negative sampling: Mikolov et al., NIPS 2013; for documents Le and Mikolov, ICML 2014.
+trainer/kernels/README.md has the losses, with their sources.
 """
 
 from dataclasses import dataclass

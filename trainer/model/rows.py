@@ -30,7 +30,9 @@ class Rows:
 
     def widened(self) -> NDArray[np.float32]:
         """Return the vectors as float32, without a copy if they are."""
-        return widen(self.vectors) if self.vectors.dtype == np.uint16 else self.vectors
+        if self.vectors.dtype != np.uint16:
+            return self.vectors
+        return (self.vectors.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 @dataclass
@@ -52,13 +54,3 @@ class TrailItems(Items):
     """
 
     lags: Rows
-
-
-def join_rows(parts: list[Rows]) -> Rows:
-    """Concatenate rows."""
-    return Rows(np.concatenate([part.vectors for part in parts]), np.concatenate([part.squares for part in parts]))
-
-
-def widen(halves: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """Return bfloat16 bits as float32."""
-    return (halves.astype(np.uint32) << np.uint32(16)).view(np.float32)

@@ -1,13 +1,7 @@
 """How workers share users and items: pure functions of the corpus, the settings and the workers' weights.
 
-A micro-partition belongs to one worker for the complete training. An epoch has as many *places* as the worker with the fewest
-micro-partitions has of them. At each place every worker trains a part of its own; the workers change places together. With one
-worker a place is a micro-partition. The item table is shared in one of three modes:
-
-replicated     every worker has the full table; all changes are summed after every n tokens, and all workers wait for the sum
-asynchronous   the same, but workers wait only if more than `staleness` sums are in progress
-sharded        blocks circulate among the workers: each has a part at a time, and no row has two writers; each worker has a copy
-               of the few rows that all blocks share, whose changes are summed as above
+trainer/README.md ("Several workers") explains places and the three modes in which workers share the item table: replicated,
+asynchronous and sharded. With one worker a place is a micro-partition.
 """
 
 from collections.abc import Iterable, Sequence

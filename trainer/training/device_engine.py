@@ -1,16 +1,10 @@
 """The engine for a GPU: the item block stays on the device; users are copied in before their pass and out after it.
 
 One stream copies the next micro-partition in, one trains, one copies out what was trained. They wait for events, never for the
-complete device. There are two buffers: one is trained, while the other is copied out, and then in. Users are copied directly
-from and to the pinned image of their file. Of a pass the host sees only what the curve measures; items are copied to it before
-a commit or a change of block.
-
-    copy in    | 2           |          | 3           |
-    compute    | train 1                | train 2                 | train 3
-    copy out                 | 0        |              | 1        |
-    the host   | finish 0, make 2       | finish 1, make 3
-
-On a CPU (Triton's interpreter) the same steps run one after the other (trainer/kernels/device.py).
+complete device; trainer/README.md has a picture. There are two buffers: one is trained, while the other is copied out, and then
+in. Users are copied directly from and to the pinned image of their file. Of a pass the host sees only what the curve measures;
+items are copied to it before a commit or a change of block. On a CPU (Triton's interpreter) the same steps run one after the
+other (trainer/kernels/device.py).
 """
 
 import threading
@@ -53,11 +47,6 @@ class DevicePass:
     ended: Event = field(init=False)
     copied_out: Event = field(init=False)
     waited_seconds: float = 0.0
-
-    def work(self, sampling: DeviceRecord) -> DeviceRecord:
-        """Return the pass on the device."""
-        arrays = {name: self.buffers.arrays[name][:length] for name, length in self.lengths.items()}
-        return DeviceRecord(**vars(self.partition_pass.work) | arrays | {"sampling": sampling})
 
 
 class DeviceEngine(Engine):
@@ -109,7 +98,7 @@ class DeviceEngine(Engine):
         self.compute.run(copy_in)
         if self.exchange is not None:
             on_host = () if self.trails else [part.items for part in self.parts]
-            self.exchange.attach_items(self.block, [], [*self.trails, *on_host], self.compute.run)
+            self.exchange.attach(self.block, [], [*self.trails, *on_host], self.compute.run)
         self.compute.mark().wait()
 
     def update_host(self) -> None:
@@ -163,7 +152,8 @@ class DeviceEngine(Engine):
         running, self._staged = self._staged, None
         self._running.append(running)
         running.waited_seconds = self.record.stall_seconds + self.record.commit_stall_seconds - self._idle_seconds
-        work = running.work(self.sampling)
+        arrays = {name: running.buffers.arrays[name][:length] for name, length in running.lengths.items()}
+        work = DeviceRecord(**vars(partition_pass.work) | arrays | {"sampling": self.sampling})
         self.compute.after(running.copied_in)
         running.started = self.compute.mark()
         self.compute.run(lambda: self._launch(running, work))

@@ -53,7 +53,7 @@ class Buffers:
         stored = self.halves if len(self.halves) else self.rows.vectors
         stored[:num_users].copy_(as_tensor(host.vectors), non_blocking=True)
         self.rows.squares[:num_users].copy_(as_tensor(host.squares), non_blocking=True)
-        if len(self.halves):  # as trainer.model.rows.widen
+        if len(self.halves):  # as Rows.widened
             self.rows.vectors[:num_users].view(torch.int32).copy_(self.halves[:num_users]).bitwise_left_shift_(16)
 
     def copy_out(self, host: Rows) -> None:

@@ -68,7 +68,7 @@ class Engine:
         """Use these items from now on. No pass is in progress."""
         self.items = items
         if self.exchange is not None:
-            self.exchange.attach_items(items.outputs, [items.inputs], [part.items for part in self.parts])
+            self.exchange.attach(items.outputs, [items.inputs], [part.items for part in self.parts])
 
     def is_training(self, partition: int) -> bool:
         """Return whether a pass over a micro-partition is in progress."""

@@ -20,7 +20,7 @@ from surf2vec.trainer.events import OnEvent, ignore_event, log_progress
 from surf2vec.trainer.kernels import pick_kernel
 from surf2vec.trainer.kernels.first_rows import at_rest, begin_users
 from surf2vec.trainer.kernels.signature import Pass
-from surf2vec.trainer.model.rows import Items, Rows, join_rows
+from surf2vec.trainer.model.rows import Items, Rows
 from surf2vec.trainer.plan.sizes import training_sizes
 from surf2vec.trainer.store.generation import Generation, open_generation
 from surf2vec.trainer.store.layout import rows_in
@@ -137,8 +137,9 @@ def _infer_group(
     parts = [part for _, part in group]
     tokens, hashes = (np.concatenate(arrays) for arrays in zip(*((p.tokens, p.hashes) for p in parts), strict=True))
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])
-    begun = join_rows([begin(key) for key, _ in group]) if begin else None
-    rows = infer_vectors(frozen, tokens, to_offsets(lengths), hashes, begun)
+    begun = [begin(key) for key, _ in group] if begin else []
+    first = [np.concatenate(arrays) for arrays in zip(*((r.vectors, r.squares) for r in begun), strict=True)]
+    rows = infer_vectors(frozen, tokens, to_offsets(lengths), hashes, Rows(*first) if first else None)
     end = 0
     for key, part in group:
         start, end = end, end + part.num_users

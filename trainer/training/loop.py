@@ -68,7 +68,7 @@ def train(
             run_on_first(workers, lambda: remove_unreferenced(job.store_dir))
         corpus = open_corpus(job.corpus_dir)
         job = replace(job, config=choose_parts(job.config, corpus, on_event))
-        state = find_state(job, corpus, workers.rank, on_event)
+        state = find_state(job, corpus, workers.rank)
         if state.record.position and not state.is_done and not resume:
             raise ConfigError(
                 f"the store {job.store_dir} holds this training at "

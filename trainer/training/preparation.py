@@ -59,7 +59,7 @@ class TrainingState:
         return self.manifest.get("stage", "training") != "training"
 
 
-def find_state(job: Job, corpus: Corpus, rank: int, on_event: OnEvent) -> TrainingState:
+def find_state(job: Job, corpus: Corpus, rank: int) -> TrainingState:
     """Read the state of this training from its store; rank: of this worker."""
     path = job.config.items_from
     warm_start = job.warm_start or (read_warm_start(Path(path)) if path else None)

@@ -350,7 +350,8 @@ class RingSlots(ItemSlots):
             sending, spare = self._leaving
             self.workers.wait(sending)
         coming = (trained + num_held) % num_blocks
-        into = self._make_block(coming, spare)
+        num_outputs, size = self.blocks.num_outputs(coming), self.blocks.config.interest_size
+        into = make_image(shapes_of_items(num_outputs, size, has_rows=True), spare)
         sending, self._arriving[coming] = self.workers.pass_on(
             image.pages[: image.num_bytes], into.pages[: into.num_bytes]
         )
@@ -374,8 +375,3 @@ class RingSlots(ItemSlots):
     def _arrive(self, block: int) -> None:
         if block in self._arriving:
             self.workers.wait(self._arriving.pop(block))
-
-    def _make_block(self, block: int, spare: Bytes | None) -> Image:
-        """Return an image to receive an item block from another worker."""
-        shapes = shapes_of_items(self.blocks.num_outputs(block), self.blocks.config.interest_size, has_rows=True)
-        return make_image(shapes, spare)

@@ -10,7 +10,7 @@ from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.draws import HELDOUT, user_keys
 from surf2vec.trainer.kernels.first_rows import begin_trail
 from surf2vec.trainer.kernels.signature import Pass
-from surf2vec.trainer.model.objectives import RANGE_32, Sampling, make_trail_tables
+from surf2vec.trainer.model.objectives import make_trail_tables
 from surf2vec.trainer.model.rows import TrailItems
 from surf2vec.trainer.store.images import Image, image_of
 from surf2vec.trainer.store.layout import image_of_items, items_of
@@ -30,8 +30,6 @@ class TrailSlot:
     def __init__(self, config: TrainConfig, counts: NDArray[np.int64], writer: Writer) -> None:
         self.config = config
         self.tables = make_trail_tables(counts, config)
-        keep = np.full(len(counts), RANGE_32, dtype=np.uint64)
-        self.noise = Sampling(self.tables.thresholds, self.tables.aliases, keep, self.tables.corrections)
         begun = writer.read(self.name, 0) if writer.has(self.name, 0) else None
         self._image = begun or image_of_items(begin_trail(config, len(counts)))
 
@@ -58,7 +56,7 @@ class TrailSlot:
 
         users, places = np.concatenate(sample.users), np.concatenate(sample.places)
         keys = user_keys(self.config.seed, -1, histories.hashes[users])
-        negatives = draw_negatives(keys, HELDOUT, self.noise, self.config.trail_negative)
+        negatives = draw_negatives(keys, HELDOUT, self.tables, self.config.trail_negative)
         return histories.starts[users], places, np.column_stack((histories.tokens[places].astype(np.int64), negatives))
 
     def sum_losses(self, sample: Sample, rows: NDArray[np.int64], scores: NDArray[np.float32]) -> list[float]:

@@ -4,7 +4,6 @@ A user's parts are multiplied by weights: the trail by w, and the interest by 1 
 trail is summed up from the user's last pages, for any history.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -40,13 +39,6 @@ def bias_columns(generation: Generation) -> list[int]:
     return [column for part, (_, end) in columns.items() for column in range(end - biases[part], end)]
 
 
-def weights_of(generation: Generation) -> dict[str, np.float32]:
-    """Return the factor of each part of a user's vector; 1 for a part that stands alone."""
-    parts, weight = generation.config.part_sizes, np.float32(weight_of(generation))
-    weights = {"interest": 1 - weight, "trail": weight}
-    return {part: weights[part] if len(parts) > 1 else np.float32(1) for part in parts}
-
-
 @dataclass(frozen=True)
 class TrailInputs:
     """What trails are summed up from. inputs float32[V, D2]; lags float32[W], nearest first; bias float32[D2]: without a page."""
@@ -76,16 +68,18 @@ def join_parts(
     starts: NDArray[np.int64],
     ends: NDArray[np.int64],
 ) -> Vectors:
-    """Return the vectors float32[n, D] of users with these interests float32[n, D1] and histories tokens[starts[i] : ends[i]]."""
+    """Return the vectors float32[n, D] of users with these interests float32[n, D1] and histories tokens[starts[i] : ends[i]].
 
-    def sum_trails() -> Vectors:
-        from surf2vec.trainer.kernels.cpu import trail_vectors  # numba takes half a second to import
+    The weight of a part that stands alone is 1.
+    """
+    parts, weight = generation.config.part_sizes, np.float32(weight_of(generation))
+    if list(parts) == ["interest"]:
+        return interests
+    from surf2vec.trainer.kernels.cpu import trail_vectors  # numba takes half a second to import
 
-        assert generation.trail is not None, f"generation {generation.generation} has no trail"
-        return trail_vectors(generation.trail, tokens, starts, ends, generation.config.trail_window)
-
-    make: dict[str, Callable[[], Vectors]] = {"interest": lambda: interests, "trail": sum_trails}
-    return np.hstack([make[part]() * weight for part, weight in weights_of(generation).items()])
+    assert generation.trail is not None, f"generation {generation.generation} has no trail"
+    trails = trail_vectors(generation.trail, tokens, starts, ends, generation.config.trail_window)
+    return np.hstack([interests * (1 - weight), trails * weight]) if len(parts) > 1 else trails
 
 
 @dataclass(frozen=True)

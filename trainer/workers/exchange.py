@@ -57,29 +57,25 @@ class Exchange:
         self._underway: deque[Underway] = deque()
 
     def attach(
-        self, tables: Sequence[torch.Tensor], lags: Sequence[torch.Tensor] = (), run_on: RunOn | None = None
+        self, outputs: Any, inputs: Sequence[Any] = (), trails: Sequence[Any] = (), run_on: RunOn | None = None
     ) -> None:
-        """Exchange these rows from now on, all work on them by `run_on`. They have the values of the previous ones.
+        """Exchange the rows of items and of trails from now on, in the host's memory (Rows, TrailItems) or as DeviceRecord.
 
-        lags: those of the tables that no sum leaves below LEAST_LAG, as several workers may lower a weight by as much as one may.
+        They have the values of the previous ones. No sum leaves a lag below LEAST_LAG, as several workers may lower a weight by
+        as much as one may.
         """
+        whole = [*inputs, *(rows for trail in trails for rows in (trail.outputs, trail.inputs, trail.lags))]
+        arrays = [outputs.vectors[: self.num_rows], outputs.squares[: self.num_rows]]
+        arrays += [array for rows in whole for array in (rows.vectors, rows.squares)]
+        tables = [torch.as_tensor(array) for array in arrays if len(array)]
+        self._tables = sorted(tables, key=lambda table: table.device.type)
 
         def copy_base() -> None:
             self._base = self._base or [table.clone() for table in self._tables]
 
-        self._tables, self._lags = sorted(tables, key=lambda table: table.device.type), lags
+        self._lags = [torch.as_tensor(trail.lags.vectors) for trail in trails]
         self._run_on = run_on or self._run_on
         self._run_on(copy_base)
-
-    def attach_items(
-        self, outputs: Any, inputs: Sequence[Any], trails: Sequence[Any], run_on: RunOn | None = None
-    ) -> None:
-        """`attach` for the items' rows and for trails, in the host's memory (Rows, TrailItems) or as DeviceRecord."""
-        whole = [*inputs, *(rows for trail in trails for rows in (trail.outputs, trail.inputs, trail.lags))]
-        arrays = [outputs.vectors[: self.num_rows], outputs.squares[: self.num_rows]]
-        arrays += [array for rows in whole for array in (rows.vectors, rows.squares)]
-        lags = [torch.as_tensor(trail.lags.vectors) for trail in trails]
-        self.attach([torch.as_tensor(array) for array in arrays if len(array)], lags, run_on)
 
     def run(self) -> None:
         """Send this worker's changes, and add the others' changes that have arrived."""

@@ -16,7 +16,6 @@ import surf2vec.tasks.tuning.tune
 from surf2vec import commands
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.corpus.folder import newest_corpus
-from surf2vec.tasks.evaluation import evaluate
 from surf2vec.tasks.night.config import PipelineConfig, load_config
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.root.run import Root
@@ -126,7 +125,7 @@ def test_the_same_command_repeats_no_trial_and_more_trials_go_on(
     result = tune(whole, WINDOW, ask(whole, 5))
     assert tried(root)[:2] == first
     assert tried(root) == tried(whole)  # two are random; what was tried before says what comes next
-    monkeypatch.setattr(evaluate, "train", None)
+    monkeypatch.setattr(surf2vec.tasks.tuning.tune, "train", None)
     again = tune(whole, WINDOW, ask(whole, 5))
     assert {**again, "seconds": 0} == {**result, "seconds": 0}
     assert len(runs_of(whole)) == 6
@@ -135,7 +134,7 @@ def test_the_same_command_repeats_no_trial_and_more_trials_go_on(
 @pytest.mark.parametrize("place", ["train", "open_run"])
 def test_a_search_that_was_ended_goes_on(root: Root, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: Iterator[int] = iter(range(100))
-    module = evaluate if place == "train" else surf2vec.tasks.tuning.study.mlflow_runs
+    module = surf2vec.tasks.tuning.tune if place == "train" else surf2vec.tasks.tuning.study.mlflow_runs
     whole = getattr(module, place)
 
     def break_off(*arguments: Any) -> Any:
@@ -159,14 +158,14 @@ def test_a_search_that_was_ended_goes_on(root: Root, place: str, monkeypatch: py
 def test_a_training_that_does_not_stay_finite_is_a_trial_that_reached_nothing(
     root: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, calls = evaluate.train, iter(range(10))
+    whole, calls = surf2vec.tasks.tuning.tune.train, iter(range(10))
 
     def fail_second(*arguments: Any) -> Any:
         if next(calls) == 1:
             raise TrainingError("vectors are no longer finite")
         return whole(*arguments)
 
-    monkeypatch.setattr(evaluate, "train", fail_second)
+    monkeypatch.setattr(surf2vec.tasks.tuning.tune, "train", fail_second)
     tune(root, WINDOW, ask(root))
     assert [trial["failure"] for trial in record_of(root)["trials"]] == [None, "vectors are no longer finite", None]
     assert tried(root)[1][1] == 0

@@ -6,12 +6,13 @@ from hypothesis import strategies as st
 
 from surf2vec.trainer import draws
 from surf2vec.trainer.kernels.first_rows import round_to_bfloat16
-from surf2vec.trainer.model.rows import widen
+from surf2vec.trainer.model.rows import Rows
 
 
 def rounded(value: float, num_draws: int = 4096) -> np.ndarray:
     vectors = np.full((num_draws, 3), value, dtype=np.float32)
-    return widen(round_to_bfloat16(vectors, 1, 0, np.arange(num_draws, dtype=np.uint64)))
+    halves = round_to_bfloat16(vectors, 1, 0, np.arange(num_draws, dtype=np.uint64))
+    return Rows(halves, np.zeros(0, np.float32)).widened()
 
 
 @given(st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False))
@@ -33,7 +34,8 @@ def test_the_mean_is_kept() -> None:
 def test_a_bfloat16_number_stays_itself_and_draws_are_a_function_of_epoch_and_user() -> None:
     vectors = np.array([[1.0, -0.5, 0.0, 3.140625, 2.0]], dtype=np.float32)
     hashes = np.array([7], dtype=np.uint64)
-    np.testing.assert_array_equal(widen(round_to_bfloat16(vectors, 1, 0, hashes)), vectors)
+    halves = round_to_bfloat16(vectors, 1, 0, hashes)
+    np.testing.assert_array_equal(Rows(halves, np.zeros(0, np.float32)).widened(), vectors)
     crowd = np.random.default_rng(0).normal(size=(9000, 5)).astype(np.float32)
     names = np.arange(9000, dtype=np.uint64)
     whole = round_to_bfloat16(crowd, 1, 2, names)

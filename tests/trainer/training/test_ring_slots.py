@@ -6,23 +6,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.plan.sharing import ring_block
 from surf2vec.trainer.store.images import Image, make_image
 from surf2vec.trainer.store.layout import shapes_of_items
-from surf2vec.trainer.system.memory import Bytes
 from surf2vec.trainer.training.slots import RingSlots
 from surf2vec.trainer.workers.group import Workers
 from tests.trainer.workers.thread_group import Threads
 
 
 class Blocks(RingSlots):
-    """A block is larger the higher its number, and begins at zero."""
-
-    def _make_block(self, block: int, spare: Bytes | None) -> Image:
-        return make_image(shapes_of_items(1 + block, 2, has_rows=False), spare)
+    """A block begins at zero."""
 
     def _read(self, block: int, write_before: Any = None) -> Image:
-        image = self._make_block(block, None)
+        image = make_image(shapes_of_items(self.blocks.num_outputs(block), 2, has_rows=True))
         image.arrays["outputs"][:] = 0
         return image
 
@@ -30,9 +27,15 @@ class Blocks(RingSlots):
 @pytest.mark.parametrize(("num_workers", "held"), [(2, 1), (2, 2), (3, 1), (3, 2)])
 def test_every_worker_has_every_block_once_a_round(num_workers: int, held: int) -> None:
     num_blocks, rounds = num_workers * held, 3
+    blocks = SimpleNamespace(
+        num_blocks=num_blocks,
+        num_shared_rows=0,
+        config=TrainConfig(parts="interest", vector_size=2),
+        num_outputs=lambda block: 1 + block,  # a block is larger the higher its number
+    )
 
     def work(workers: Workers) -> tuple[dict[int, np.ndarray], int]:
-        ring = Blocks(SimpleNamespace(num_blocks=num_blocks, num_shared_rows=0), None, None, None, workers)
+        ring = Blocks(blocks, None, None, None, workers)
         for turn in range(rounds * num_blocks):
             items = ring.admit(ring_block(workers.rank, turn, num_workers, num_blocks))
             items.outputs.vectors[:, workers.rank % 2] += 1

@@ -2,6 +2,7 @@
 
 import random
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,11 +16,16 @@ from surf2vec.trainer.workers.group import Workers
 from tests.trainer.workers.thread_group import Threads
 
 
+def rows_of(table: torch.Tensor) -> SimpleNamespace:
+    """Rows without Adagrad's sums."""
+    return SimpleNamespace(vectors=table, squares=table[:0])
+
+
 def change_and_exchange(workers: Workers, staleness: int, turns: int) -> tuple[torch.Tensor, Exchange, torch.Tensor]:
     """A table after so many turns in each of which this worker changes it, the exchange, and the sum of its changes."""
     table, changed = torch.zeros(5, 3), torch.zeros(5, 3)
     exchange = Exchange(workers, 5, staleness)
-    exchange.attach([table])
+    exchange.attach(rows_of(table))
     generator, patience = torch.Generator().manual_seed(workers.rank), random.Random(workers.rank)
     for _ in range(turns):
         step = torch.randint(-8, 8, (5, 3), generator=generator).float()
@@ -50,11 +56,11 @@ def test_rows_of_another_block_go_on_from_the_same_values() -> None:
 
     def work(workers: Workers) -> torch.Tensor:
         exchange, table = Exchange(workers, 2, 0), torch.zeros(2)
-        exchange.attach([table])
+        exchange.attach(rows_of(table))
         table += 1
         exchange.run()
         moved = table.clone()
-        exchange.attach([moved])
+        exchange.attach(rows_of(moved))
         moved += 10
         exchange.run()
         return moved
@@ -69,7 +75,7 @@ def test_a_lag_that_all_workers_lower_does_not_fall_below_the_least(staleness: i
     def work(workers: Workers) -> torch.Tensor:
         config = TrainConfig(vector_size=8, trail_window=2)
         trail, exchange = begin_trail(config, 3), Exchange(workers, 3, staleness)
-        exchange.attach_items(begin_items(config, 3, 3).outputs, [], [trail])
+        exchange.attach(begin_items(config, 3, 3).outputs, [], [trail])
         for step in (-0.5, 0.25 * workers.rank):
             trail.lags.vectors[0] += step
             trail.outputs.vectors += 1
@@ -87,7 +93,7 @@ def test_rows_on_the_host_and_on_a_device_are_summed_by_themselves() -> None:
 
     def work(workers: Workers) -> torch.Tensor:
         exchange, table = Exchange(workers, 2, 0), torch.zeros(3)
-        exchange.attach([torch.zeros(2, device="meta"), table])
+        exchange.attach(rows_of(torch.zeros(2, device="meta")), [rows_of(table)])
         table += 1
         exchange.run()
         return table
@@ -97,7 +103,7 @@ def test_rows_on_the_host_and_on_a_device_are_summed_by_themselves() -> None:
 
 def test_a_table_too_small_to_share_any_of_it_is_exchanged_for_nothing() -> None:
     exchange = Exchange(Workers(), 0, 0)
-    exchange.attach([])
+    exchange.attach(rows_of(torch.zeros(3)))
     exchange.run()
     exchange.drain()
     assert (exchange.num_exchanges, exchange.sent_bytes) == (1, 0)
