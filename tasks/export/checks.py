@@ -2,25 +2,25 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from surf2vec.tasks.export.vector_files import BYTES_PER_NUMBER, ITEM_BATCH_ROWS
 from surf2vec.trainer.errors import DamageError, ResourceError, TrainingError
 from surf2vec.trainer.store.generation import Generation
+from surf2vec.trainer.store.tokens import Corpus
 from surf2vec.trainer.system.memory import private_bytes
 from surf2vec.trainer.system.units import size
 
 
-def check_fit(corpus: dict[str, Any], generation: Generation, corpus_dir: Path) -> None:
+def check_fit(corpus: Corpus, generation: Generation) -> None:
     """Raise DamageError unless the generation was trained on a corpus of this shape."""
     found = (generation.num_partitions, generation.num_items)
-    expected = (corpus["partitions"], corpus["num_items"])
+    expected = (corpus.num_partitions, corpus.num_items)
     if found != expected:
         raise DamageError(
             f"generation {generation.generation} has {found[0]:,} micro-partitions and {found[1]:,} items but "
-            f"{corpus_dir} has {expected[0]:,} and {expected[1]:,}: it was trained on another corpus; train again"
+            f"{corpus.folder} has {expected[0]:,} and {expected[1]:,}: it was trained on another corpus; train again"
         )
 
 
@@ -48,11 +48,9 @@ def estimate_bytes(num_users: int, num_items: int, vector_size: int, dtype: str,
     return num_users * user_bytes + num_items * num_tables * (4 * vector_size + 80)
 
 
-def check_disk(
-    folder: Path, corpus: dict[str, Any], vector_size: int, dtype: str, index_bytes: int, num_tables: int
-) -> None:
+def check_disk(folder: Path, corpus: Corpus, vector_size: int, dtype: str, index_bytes: int, num_tables: int) -> None:
     """Raise ResourceError if the export will not fit on the disk."""
-    needed = index_bytes + estimate_bytes(corpus["num_users"], corpus["num_items"], vector_size, dtype, num_tables)
+    needed = index_bytes + estimate_bytes(corpus.num_users, corpus.num_items, vector_size, dtype, num_tables)
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise ResourceError(
@@ -61,15 +59,16 @@ def check_disk(
         )
 
 
-def check_memory(memory_bytes: int, corpus: dict[str, Any], generation: Generation, vector_size: int) -> int:
+def check_memory(memory_bytes: int, corpus: Corpus, generation: Generation, vector_size: int) -> int:
     """Return the free bytes of the budget. Raises ResourceError if a micro-partition or a batch of items does not fit."""
     held_bytes = private_bytes()
     room_bytes = memory_bytes - held_bytes
     # A row as read, widened, projected and encoded to `vector_size` numbers, and its name.
     row_bytes = 4 * (3 * generation.vector_size + 2 * vector_size) + 200
-    needs = {f"a micro-partition of {max(corpus['users']):,} users": max(corpus["users"]) * row_bytes}
+    most_users = int(corpus.users.max())
+    needs = {f"a micro-partition of {most_users:,} users": most_users * row_bytes}
     if generation.has_item_vectors:
-        num_items = min(ITEM_BATCH_ROWS, corpus["num_items"])
+        num_items = min(ITEM_BATCH_ROWS, corpus.num_items)
         needs[f"{num_items:,} items at a time"] = num_items * row_bytes
     for what, needed_bytes in needs.items():
         if needed_bytes > room_bytes:

@@ -28,7 +28,7 @@ from surf2vec.tasks.config import ExportConfig
 from surf2vec.tasks.export.checks import check_disk, check_fit, check_memory, check_rows
 from surf2vec.tasks.export.index import BATCH_ROWS, IndexPlan, build_index, plan_index
 from surf2vec.tasks.export.noise import add_noise, name_users
-from surf2vec.tasks.export.reduction import PROJECTION_FILE, SecondMoment, project, read_projection
+from surf2vec.tasks.export.reduction import PROJECTION_FILE, SecondMoment, project
 from surf2vec.tasks.export.vector_files import (
     ITEM_BATCH_ROWS,
     ITEM_ROW_GROUP_ROWS,
@@ -40,10 +40,10 @@ from surf2vec.tasks.export.vector_files import (
 )
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, FORMAT_VERSION, open_folder, part_name
 from surf2vec.tasks.release.release_reader import compared_columns, list_files, token_of, unit_rows
-from surf2vec.trainer.errors import ConfigError, DamageError
+from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
 from surf2vec.trainer.store.generation import Generation
-from surf2vec.trainer.store.tokens import Corpus
+from surf2vec.trainer.store.tokens import Corpus, open_corpus
 from surf2vec.trainer.system.fan_out import HERE, FanOut, cut
 from surf2vec.trainer.system.files import describe_file, read_json, replace_file, replace_folder, write_manifest_json
 from surf2vec.trainer.training.vectors import BothParts, bias_columns, columns_of, read_item_vectors, trail_inputs_of
@@ -58,8 +58,7 @@ QUANTISE_ABOVE = 1_000_000
 class Export:
     """The settings of an export: its corpus, its folder, its names and the memory budget.
 
-    space_dir: an earlier export of the same space, whose projection and quantiles of activity are used. noise_key: with
-    `config.noise`.
+    space_dir: an earlier export of the space, whose projection and quantiles of activity are used. noise_key: for `config.noise`.
     """
 
     corpus_dir: Path
@@ -82,24 +81,24 @@ def export_vectors(
     Raises DamageError if corpus and generation do not fit together, TrainingError if a vector is not finite,
     ResourceError if disk or memory do not suffice, ConfigError if the vectors cannot be stored as `job.config` says.
     """
-    corpus = read_json(job.corpus_dir / EXPORT_MANIFEST)
+    corpus = open_corpus(job.corpus_dir)
     identity = _identify(job, corpus, generation)
     if (job.export_dir / EXPORT_MANIFEST).exists():
         manifest = read_json(job.export_dir / EXPORT_MANIFEST)
         if {key: manifest.get(key) for key in {"storage", *identity}} == {"storage": None} | identity:
             return _describe_export(job.export_dir, manifest, index_seconds=0.0)
-    check_fit(corpus, generation, job.corpus_dir)
+    check_fit(corpus, generation)
     room_bytes = check_memory(job.memory_bytes, corpus, generation, identity["vector_size"])
-    plan = plan_index(corpus["num_users"], compared_columns(identity).stop, room_bytes, QUANTISE_ABOVE)
+    plan = plan_index(corpus.num_users, compared_columns(identity).stop, room_bytes, QUANTISE_ABOVE)
     log(on_event, f"index: {plan.reason}")
     with replace_folder(job.export_dir) as folder:
         num_tables = generation.has_item_vectors + bool(generation.config.trail_size)
         check_disk(folder, corpus, identity["vector_size"], job.config.dtype, plan.index_bytes, num_tables)
         manifest = dict(identity)
-        write = Writing(folder, job, corpus, generation, range(corpus["partitions"]))
+        write = Writing(folder, job, corpus, generation, range(corpus.num_partitions))
         if job.config.activity:
             before = open_folder(job.space_dir).manifest if job.space_dir else {}
-            manifest["activity"] = settle_activity(Corpus(job.corpus_dir, corpus), before)
+            manifest["activity"] = settle_activity(corpus, before)
             write = replace(write, quantiles=manifest["activity"]["quantiles"])
         if job.config.pca_dim is not None:
             manifest["projection"] = _write_projection(write, job.config.pca_dim)
@@ -129,7 +128,7 @@ class Writing:
 
     folder: Path
     job: Export
-    corpus: dict[str, Any]
+    corpus: Corpus
     generation: Generation
     partitions: range
     quantiles: list[list[float]] = field(default_factory=list)
@@ -142,14 +141,14 @@ class Writing:
     def read_projection(self) -> np.ndarray | None:
         """Return the projection, float32 (D, k), or None."""
         path = self.folder / PROJECTION_FILE
-        return read_projection(path) if path.exists() else None
+        return np.load(path) if path.exists() else None
 
     def divide(self, num_parts: int) -> list["Writing"]:
         """Split the micro-partitions into parts with about as many users each."""
-        return [replace(self, partitions=part) for part in cut(self.corpus["users"], num_parts)]
+        return [replace(self, partitions=part) for part in cut(self.corpus.users.tolist(), num_parts)]
 
 
-def _identify(job: Export, corpus: dict[str, Any], generation: Generation) -> dict[str, Any]:
+def _identify(job: Export, corpus: Corpus, generation: Generation) -> dict[str, Any]:
     """Return the first entries of the manifest, which identify this export. Raises ConfigError if pca_dim is too high."""
     pca_dim = job.config.pca_dim
     if pca_dim is not None and pca_dim >= generation.vector_size:
@@ -171,12 +170,12 @@ def _identify(job: Export, corpus: dict[str, Any], generation: Generation) -> di
         "vector_size": size + num_activity,
         "parts": parts,
         "bias_columns": [] if pca_dim else bias_columns(generation),
-        "partitions": corpus["partitions"],
-        "num_users": corpus["num_users"],
-        "num_items": corpus["num_items"],
+        "partitions": corpus.num_partitions,
+        "num_users": corpus.num_users,
+        "num_items": corpus.num_items,
         "generation": generation.generation,
-        "created_from": {"window_id": corpus["window_id"], "run_id": job.run_id},
-        "rules": corpus["made_from"]["rules"],
+        "created_from": {"window_id": corpus.manifest["window_id"], "run_id": job.run_id},
+        "rules": corpus.manifest["made_from"]["rules"],
     } | extra
 
 
@@ -184,13 +183,12 @@ def _write_projection(write: Writing, dim: int) -> dict[str, Any]:
     """Write the projection, float32 (D, dim): that of the space, else a new one. Returns the manifest's entry."""
     from_size = write.generation.vector_size
     moment = SecondMoment(from_size)
-    for partition, rows in enumerate(write.corpus["users"]):
-        if rows:
-            moment.add(_read_users(write, partition)[1])
+    for partition in np.flatnonzero(write.corpus.users).tolist():
+        moment.add(_read_users(write, partition)[1])
     projection, kept = moment.project_to(dim)
     space_dir = write.job.space_dir
     if space_dir and "projection" in (space := open_folder(space_dir)).manifest:
-        frozen = read_projection(space.path(PROJECTION_FILE))
+        frozen = np.load(space.path(PROJECTION_FILE))
         if frozen.shape == projection.shape:
             projection, kept = frozen, moment.kept_by(frozen)
     path = write.folder / PROJECTION_FILE
@@ -205,22 +203,20 @@ def write_users(write: Writing, on_event: OnEvent) -> dict[str, Any]:
     files: dict[str, Any] = {}
     num_done, projection = 0, write.read_projection()
     for partition in write.partitions:
-        if write.corpus["users"][partition] == 0:
+        if write.corpus.users[partition] == write.corpus.holes[partition]:  # nobody is there
             continue
         users, vectors, activity = _read_users(write, partition)
-        if len(users) == 0:  # all are holes
-            continue
         path = write.folder / "user_vectors" / part_name(partition)
         rows = encode_rows(users, np.hstack([project(vectors, projection), activity]), write.job.config.dtype)
         write_rows(path, [rows], USER_ROW_GROUP_ROWS, write.token)
         files[path.name] = {"rows": len(users)} | describe_users(path)
         num_done += len(users)
-        log_progress(on_event, "export", num_done, write.corpus["num_users"], "users")
+        log_progress(on_event, "export", num_done, write.corpus.num_users, "users")
     return files
 
 
 def _read_items(write: Writing) -> Iterator[pa.Table]:
-    """Yield urls, counts and checked vectors of items, in order. Raises DamageError if the vocabulary was altered."""
+    """Yield urls, counts and checked vectors of items, in order."""
     projection = write.read_projection()
     for names, start, stop in _read_vocabulary(write, ["url", "count"]):
         vectors = read_item_vectors(write.generation, start, stop)
@@ -231,13 +227,8 @@ def _read_items(write: Writing) -> Iterator[pa.Table]:
 
 def _read_vocabulary(write: Writing, columns: list[str]) -> Iterator[tuple[pa.Table, int, int]]:
     """Yield batches of the vocabulary in order: the table, its first item, and the one after its last."""
-    path, start = Corpus(write.job.corpus_dir, write.corpus).vocabulary, 0
-    with pq.ParquetFile(path) as file:
-        if file.metadata.num_rows != write.generation.num_items:
-            raise DamageError(
-                f"{path} has {file.metadata.num_rows:,} items where generation {write.generation.generation} has "
-                f"{write.generation.num_items:,}: the store and the corpus do not belong together; train again"
-            )
+    start = 0
+    with pq.ParquetFile(write.corpus.vocabulary) as file:
         for batch in file.iter_batches(ITEM_BATCH_ROWS, columns=columns):
             yield pa.Table.from_batches([batch]), start, start + batch.num_rows
             start += batch.num_rows
@@ -287,12 +278,10 @@ def write_index(folder: Path, manifest: dict[str, Any], plan: IndexPlan) -> dict
 
 
 def _read_users(write: Writing, partition: int) -> tuple[pa.Table, np.ndarray, np.ndarray]:
-    """Return the users of a micro-partition by user_id, their checked vectors, float32 (n, D), and their scaled activity, float32
-    (n, A), without holes.
-    """
-    corpus = Corpus(write.job.corpus_dir, write.corpus)
+    """Return a micro-partition's users by user_id, without holes, their checked vectors float32 (n, D) and activity (n, A)."""
+    corpus = write.corpus
     vectors = BothParts(write.generation, corpus).read_users(partition)
-    check_rows(f"micro-partition {partition}", vectors, write.corpus["users"][partition], write.generation.vector_size)
+    check_rows(f"micro-partition {partition}", vectors, int(corpus.users[partition]), write.generation.vector_size)
     users = pa.table({"user_id": corpus.read_ids(partition)})
     if noise := write.job.config.noise:
         names = name_users(users["user_id"], corpus.read(partition), write.generation.config.trail_window)
@@ -300,16 +289,14 @@ def _read_users(write: Writing, partition: int) -> tuple[pa.Table, np.ndarray, n
     activity = np.zeros((len(users), 0), np.float32)
     if write.quantiles:
         activity = scale_activity(read_activity(corpus, partition), write.quantiles)
-    if not write.corpus.get("base"):  # they are in order, without holes
-        return users, vectors, activity
     import pyarrow.compute as pc  # a tenth of a second, which `surf2vec similar` would wait for
 
-    order = pc.sort_indices(users["user_id"])[: len(users) - users["user_id"].null_count]  # nulls come last
+    order = pc.sort_indices(users["user_id"])[: len(users) - users["user_id"].null_count]  # holes come last
     return users.take(order), vectors[order.to_numpy()], activity[order.to_numpy()]
 
 
 def _describe_export(export_dir: Path, manifest: dict[str, Any], index_seconds: float) -> dict[str, Any]:
-    """Return the record of the step for the record."""
+    """Return the record of the step."""
     index, storage = manifest["index"], manifest.get("storage", {})
     metrics = {
         "index_recall_at_10": index.get("recall_at_10"),

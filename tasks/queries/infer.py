@@ -27,8 +27,8 @@ from surf2vec.tasks.activity.scale import scale_activity
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.corpus.clean_pass import CorpusPart, clean_part, count_partitions, duckdb_bytes, write_item_ix
 from surf2vec.tasks.corpus.token_pass import write_part
-from surf2vec.tasks.corpus.window import explain_unreadable, select_window
-from surf2vec.tasks.export.reduction import PROJECTION_FILE, project, read_projection
+from surf2vec.tasks.corpus.window import select_window
+from surf2vec.tasks.export.reduction import PROJECTION_FILE, project
 from surf2vec.tasks.export.vector_files import encode_vectors, open_writer
 from surf2vec.tasks.ingest.deliveries import list_changes, rules_of
 from surf2vec.tasks.ingest.ingest import ingest
@@ -44,7 +44,7 @@ from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, DamageError, InputError, ResourceError
 from surf2vec.trainer.events import OnEvent, ignore_event, log, log_progress
 from surf2vec.trainer.store.generation import Generation
-from surf2vec.trainer.store.tokens import COUNTS, Corpus, Histories, open_corpus
+from surf2vec.trainer.store.tokens import COUNTS, VOCABULARY, Corpus, Histories, open_corpus
 from surf2vec.trainer.system.fan_out import HERE, FanOut, cut
 from surf2vec.trainer.system.files import link_file, replace_file
 from surf2vec.trainer.system.units import size
@@ -71,35 +71,31 @@ class Inference:
 
 @dataclass(frozen=True)
 class FrozenRelease:
-    """What inference needs of a release. counts: file of the training tokens of each item, int64[V]. projection: float32[D, k]
-    if the release's vectors were reduced. quantiles: of activity, none if the release has none. token: the pairing token.
+    """What inference needs of a release. The generation's folder also has the vocabulary, and the training tokens of each item.
+
+    projection: float32[D, k] if the release's vectors were reduced.
     """
 
-    name: str
+    manifest: dict[str, Any]
     generation: Generation
     threads: int
-    vocabulary: Path
-    counts: Path
     projection: NDArray[np.float32] | None
-    quantiles: list[list[float]]
-    token: dict[str, str]
 
     @cached_property
     def items(self) -> FrozenItems:
         """The item table; read at the first use."""
-        return FrozenItems(self.generation, np.load(self.counts, allow_pickle=False), self.threads)
+        return FrozenItems(self.generation, np.load(self.generation.folder / COUNTS), self.threads)
 
     @property
-    def vector_size(self) -> int:
-        """The length of a vector in the release."""
-        size = self.generation.vector_size if self.projection is None else self.projection.shape[1]
-        return size + len(self.quantiles)
+    def quantiles(self) -> list[list[float]]:
+        """Those of activity; none if the release has none."""
+        return self.manifest.get("activity", {}).get("quantiles", [])
 
     @property
     def schema(self) -> pa.Schema:
         """That of the file: `user_id` and `vector`, with the pairing token of the release."""
-        vectors = pa.list_(pa.float32(), self.vector_size)
-        return pa.schema([("user_id", pa.string()), ("vector", vectors)], metadata=self.token)
+        vectors = pa.list_(pa.float32(), self.manifest["vector_size"])
+        return pa.schema([("user_id", pa.string()), ("vector", vectors)], metadata=token_of(self.manifest))
 
 
 @dataclass(frozen=True)
@@ -151,7 +147,7 @@ def infer(
         "events_unknown_items": num_unknown,
         "rejected": ingested["num_rejected"],
         "items": frozen.generation.num_items,
-        "vector_size": frozen.vector_size,
+        "vector_size": frozen.manifest["vector_size"],
         "release": release,
         "out": str(query.out),
         "bytes": query.out.stat().st_size,
@@ -177,27 +173,23 @@ def open_release(root: Root, release: str, folder: Path, settings: TrainConfig, 
         if name not in users:
             _link(root.store / name, folder)
     corpus = open_corpus(root.corpus(export["created_from"]["window_id"]))
-    vocabulary = _link(corpus.vocabulary, folder)
-    projection = read_projection(exported.path(PROJECTION_FILE)) if "projection" in export else None
+    _link(corpus.vocabulary, folder)
+    projection = np.load(exported.path(PROJECTION_FILE)) if "projection" in export else None
     np.save(folder / COUNTS, corpus.count_training_tokens(), allow_pickle=False)
     generation = Generation(folder, stored.manifest)
     for field in fields(TrainConfig):
         wanted, used = getattr(settings, field.name), getattr(generation.config, field.name)
         if wanted not in (used, field.default) and field.name not in ("commit_seconds", "threads"):
             log(on_event, f"train.{field.name} is {used}, as in release {release}, not {wanted}")
-    quantiles = export.get("activity", {}).get("quantiles", [])
-    return FrozenRelease(
-        release, generation, settings.threads, vocabulary, folder / COUNTS, projection, quantiles, token_of(export)
-    )
+    return FrozenRelease(export, generation, settings.threads, projection)
 
 
-def _link(path: Path, folder: Path) -> Path:
-    """Make a hard link to a file in `folder`, or a copy if the file system has no links. Returns its path."""
+def _link(path: Path, folder: Path) -> None:
+    """Make a hard link to a file in `folder`, or a copy if the file system has no links."""
     try:
         link_file(path, folder / path.name)
     except FileNotFoundError:
         raise DamageError(f"{path} is missing: run `surf2vec doctor`") from None
-    return folder / path.name
 
 
 def _follow_rules(root: Root, rules: dict[str, Any], config: IngestConfig) -> IngestConfig:
@@ -224,8 +216,8 @@ def _plan_rows(release: FrozenRelease, memory_bytes: int) -> int:
     room = (memory_bytes - item_bytes) // 2
     if room < group_bytes:
         raise ResourceError(
-            f"the {generation.num_items:,} items of release {release.name} need {size(item_bytes)} and a batch of users "
-            f"{size(2 * group_bytes)}, but there are {size(memory_bytes)}: raise --host-memory"
+            f"the {generation.num_items:,} items of release {release.manifest['release']} need {size(item_bytes)} and a batch of "
+            f"users {size(2 * group_bytes)}, but there are {size(memory_bytes)}: raise --host-memory"
         )
     return room // group_bytes * ROW_GROUP_ROWS
 
@@ -263,8 +255,10 @@ def _clean(
     folder.mkdir()
     scratch.mkdir(exist_ok=True)
     params = window.params
-    with explain_unreadable(own), connect(duckdb_bytes(query.memory_bytes), scratch / "spill", query.threads) as con:
-        con.read_parquet(escape(str(release.vocabulary))).select("url, item_ix").create("vocabulary")
+    with connect(duckdb_bytes(query.memory_bytes), scratch / "spill", query.threads) as con:
+        con.read_parquet(escape(str(release.generation.folder / VOCABULARY))).select("url, item_ix").create(
+            "vocabulary"
+        )
         events = con.read_parquet(params["files"], hive_partitioning=False)
         num_unknown = events.join(con.table("vocabulary"), "url", "anti").count("*").fetchall()[0][0]
         everything = CorpusPart(

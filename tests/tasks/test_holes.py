@@ -110,6 +110,17 @@ def test_an_export_has_who_is_there_in_order_and_nobody_else(made: tuple[Root, C
     assert faiss.read_index(str(folder / "index/users.faiss")).ntotal == 100
 
 
+def test_an_export_of_a_full_night_is_in_order(made: tuple[Root, Corpus, Corpus], root: Root) -> None:
+    """Its users without events come last in the corpus, but a lookup finds only who is at the place of the id."""
+    corpus = build(root, 3, 3, Base(made[1].folder.name, retain_days=1, is_full=True))
+    shutil.rmtree(root.store)
+    train(Job(corpus.folder, root.store, TRAIN, MEMORY_BYTES))
+    for path in (export(root, corpus) / "user_vectors").iterdir():
+        ids = pq.read_table(path)["user_id"].to_pylist()
+        assert ids == sorted(ids, key=str.encode)
+    assert set(read_users(root.export("r1"))) == users_there(corpus)
+
+
 def test_a_reduced_export_is_fitted_and_measured_without_holes(made: tuple[Root, Corpus, Corpus], root: Root) -> None:
     corpus = made[2]
     generation = open_generation(root.store)
