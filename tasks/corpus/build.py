@@ -37,7 +37,7 @@ from surf2vec.tasks.corpus.folder import (
 )
 from surf2vec.tasks.corpus.order import has_order
 from surf2vec.tasks.corpus.token_pass import Written, write_part
-from surf2vec.tasks.corpus.window import FORMAT_VERSION, Base, CorpusRequest, Window, explain_unreadable, name_corpus
+from surf2vec.tasks.corpus.window import FORMAT_VERSION, CorpusRequest, Window, name_corpus
 from surf2vec.tasks.root.failures import explain_failures
 from surf2vec.tasks.root.records import CorpusStep
 from surf2vec.tasks.root.run import Root
@@ -64,8 +64,7 @@ def build_corpus(
     With a base, its items and users keep their places, and `changed/` in the corpus's folder is the corpus of the rows to train.
     In a full night, users who stay without events come after all others of their micro-partition.
     `threads` 0 uses all cores. Threads, memory and the processes that do the parts do not change a byte of the result.
-    Raises InputError when the window is empty or nothing is left after cleaning, DamageError when an events file or a file of the
-    base was altered, ResourceError when memory or disk do not suffice.
+    Raises InputError when nothing is left, DamageError when a file was altered, ResourceError when memory or disk do not suffice.
     """
     window = request.select_window(root)
     inputs = request.inputs(window)
@@ -73,11 +72,13 @@ def build_corpus(
     folder = root.corpus(identity)
     if not (folder / CORPUS_MANIFEST).exists():
         window.verify()
-        base = _open_base(root, window, request.base) if request.base else None
+        base = None
+        if of := request.base:
+            oldest = (date.fromisoformat(window.until) - _EPOCH).days - of.retain_days if window.until else UNDATED
+            base = BaseCorpus(open_corpus(root.corpus(of.window_id)), oldest, of.is_full)
         threads = threads or os.cpu_count() or 1
         with (
             explain_failures(root, "the corpus is built", memory_bytes),
-            explain_unreadable(root),
             open_building_folders(root, identity) as (building, scratch),
         ):
             params = request.ingest.model_dump() | window.params
@@ -94,12 +95,6 @@ def build_corpus(
     manifest = read_json(folder / CORPUS_MANIFEST)
     record = {key: manifest[key] for key in CorpusStep.model_fields if key in manifest}
     return record | {"bytes": sum(file["bytes"] for file in manifest["files"].values())}
-
-
-def _open_base(root: Root, window: Window, base: Base) -> BaseCorpus:
-    """Return the corpus to continue. Raises DamageError on a bad manifest."""
-    oldest_day = (date.fromisoformat(window.until) - _EPOCH).days - base.retain_days if window.until else UNDATED
-    return BaseCorpus(open_corpus(root.corpus(base.window_id)), oldest_day, base.is_full)
 
 
 @dataclass(frozen=True)
@@ -132,7 +127,8 @@ class Build:
         for group in groups:
             write_item_ix(self.con, scratch, group)
         written = [one for part in fan_out.run(write_part, parts, on_event) for one in part]
-        self.stages["in_vocabulary"] = sum(one.num_in_vocabulary for one in written)
+        for one in written:
+            self.stages.update(one.stages)
         if not any(one.tokens for one in written):
             fewest = config.min_user_events
             raise self._nothing_left(f"no user has that many events: lower ingest.min_user_events ({fewest})")
@@ -171,12 +167,12 @@ class Build:
             ("events without bots", stages["after_bots"]),
             ("events without repeats", stages["after_repeats"]),
             ("events of items in the vocabulary", stages["in_vocabulary"]),
-            ("events of users kept", sum(one.num_of_kept_users for one in written)),
+            ("events of users kept", stages["of_kept_users"]),
             ("tokens (the newest events of each user)", rows["num_tokens"]),
             ("items in the window", stages["items"]),
             ("items in the vocabulary", num_items),
             ("users in the window", stages["users"]),
-            ("users kept", sum(one.num_kept_users for one in written)),
+            ("users kept", stages["kept_users"]),
         ]
         manifest = (
             rows
@@ -202,8 +198,8 @@ class Build:
             manifest |= {
                 "base": base.corpus.manifest["window_id"],
                 "num_changed": sum(one.changed.users for one in written if one.changed),
-                "num_new_users": sum(one.num_new_users for one in written),
-                "num_left": sum(one.num_left for one in written),
+                "num_new_users": stages["new_users"],
+                "num_left": stages["left"],
                 "num_new_items": num_items - base.corpus.num_items,
             }
         return manifest

@@ -7,7 +7,7 @@ and orders the users: first those with tokens, then those without.
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -31,19 +31,15 @@ from surf2vec.trainer.system.fan_out import deliver_files
 class Written:
     """What the second pass wrote of one micro-partition.
 
-    users, holes, tokens: counts, users including holes; num_of_kept_users: all events of the kept users; num_kept_users: the
-    number of kept users; num_left: users of the base who became holes; changed: the same for `changed/`.
+    users, holes, tokens: counts, users including holes; changed: the same for `changed/`; stages: events in the vocabulary and of
+    kept users, users who are kept, who are new, and who left: users of the base who became holes.
     """
 
     users: int
     holes: int
     tokens: int
     files: dict[str, Any]
-    num_in_vocabulary: int = 0
-    num_of_kept_users: int = 0
-    num_kept_users: int = 0
-    num_new_users: int = 0
-    num_left: int = 0
+    stages: dict[str, int] = field(default_factory=dict)
     changed: "Written | None" = None
 
 
@@ -142,12 +138,14 @@ def _write_tokens(part: CorpusPart, folder: Path, partition: int, visitors: Visi
             activity=activity,
             digests=placed["digest"].to_numpy(),
         ),
-        num_in_vocabulary=int(visitors.num_known.sum()),
-        num_of_kept_users=int(visitors.num_known[visitors.is_kept].sum()),
-        num_kept_users=int(visitors.is_kept.sum()),
-        num_new_users=users.num_rows - base_users.num_rows,
-        num_left=holes - base_users["user_id"].null_count,
-        changed=changed,
+        {
+            "in_vocabulary": int(visitors.num_known.sum()),
+            "of_kept_users": int(visitors.num_known[visitors.is_kept].sum()),
+            "kept_users": int(visitors.is_kept.sum()),
+            "new_users": users.num_rows - base_users.num_rows,
+            "left": holes - base_users["user_id"].null_count,
+        },
+        changed,
     )
 
 
@@ -180,8 +178,7 @@ def _place_users(
 def continue_rows(base: pa.Table, window: pa.Table, oldest_day: int) -> tuple[pa.Table, NDArray[np.int64]]:
     """Return the rows of a micro-partition, as ROWS_SCHEMA, and the index of each in `window`, int64[n], or -1.
 
-    `base` and `window` are its users then and now, as ROWS_SCHEMA. Users of the base become holes if they have no events now
-    and their newest event was before `oldest_day`.
+    `base` and `window` are its users then and now, as ROWS_SCHEMA. Those without events since `oldest_day` become holes.
     """
     before, now = pl.DataFrame(base), pl.DataFrame(window).with_row_index("source")
     rows = before.join(now, on="user_id", how="left", maintain_order="left", suffix="_now")

@@ -30,7 +30,7 @@ from surf2vec.tasks.activity.scale import scale_activity
 from surf2vec.tasks.config import IngestConfig, PublishConfig
 from surf2vec.tasks.corpus.clean_pass import BYTES_PER_EVENT, count_partitions, duckdb_bytes, plan_groups, read_group
 from surf2vec.tasks.corpus.cleaning import drop_bots, drop_repeats
-from surf2vec.tasks.corpus.window import explain_unreadable, select_window
+from surf2vec.tasks.corpus.window import select_window
 from surf2vec.tasks.ingest.user_key import read_user_key
 from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, ReleaseFolder, open_folder
@@ -67,14 +67,12 @@ def as_of(
     """Write `out`: the file `rows` in its order, with `release` and `vector`, float32[D]. Returns a summary.
 
     Both are null before the first release; the vector also for a user who is not in the release, and whom a night at that time
-    would not keep. A user who came after the release has zeros for an interest. The caller needs no lock.
-    Raises a SurfError; `out` is then unchanged.
+    would not keep. Who came after the release has zeros for an interest. Takes no lock. Raises a SurfError; then `out` stays.
     """
     started = time.monotonic()
     check_out(out, "Parquet", "vectors.parquet")
     with (
         explain_failures(root, "vectors are looked up", memory_bytes),
-        explain_unreadable(root),
         open_scratch_folder(root, "as-of") as folder,
         connect(duckdb_bytes(memory_bytes), folder / "spill", threads) as con,
     ):
@@ -131,9 +129,7 @@ def _name_users(con: duckdb.DuckDBPyConnection, key: bytes | None, forgotten: To
 
 
 def find_served(root: Root, publish: PublishConfig) -> list[Served]:
-    """Return the releases in the root that served and were not rolled back, by the last days of their windows; of one day the
-    newest. Raises InputError if there are none.
-    """
+    """Return the root's releases that served and were not rolled back, the newest of each last day. Raises InputError if none."""
     found = {}
     for version in read_registry(root, publish).versions:
         release, until = version.tags.get("release", ""), version.tags.get("window_until")

@@ -140,9 +140,7 @@ def _check_key(record: RunRecord, corpus: dict[str, Any]) -> str | None:
         return None
     found = fingerprint(key)
     if name_corpus(corpus["made_from"] | {KEY_FINGERPRINT: found}) != corpus["window_id"]:
-        raise ConfigError(
-            f"the key in {name} is not the one that the pseudonyms of the release were made with: set it to that"
-        )
+        raise ConfigError(f"the key in {name} is not that of the pseudonyms of the release: set it to that")
     return found
 
 
