@@ -15,9 +15,7 @@ with events as (
 duplicates as (
     select 1
     from events
-    group by
-        source,
-        line
+    group by source, line
     having count(*) > 1
 )
 

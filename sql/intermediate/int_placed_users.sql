@@ -9,6 +9,4 @@ select
     md5_number_lower(coalesce(user_id, '')) as user_hash,
     (user_hash % $partitions)::integer as micro_partition
 from int_user_ids
-order by
-    micro_partition,
-    user_id
+order by micro_partition, user_id

@@ -12,9 +12,4 @@ select
     line,
     url
 from read_parquet($files, hive_partitioning = false)
-order by
-    micro_partition,
-    user_id,
-    ts,
-    source,
-    line
+order by micro_partition, user_id, ts, source, line

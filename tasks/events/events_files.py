@@ -51,9 +51,7 @@ def filter_events(path: Path, target: Path, column: str, keep: Callable[[pa.Arra
 
 
 def write_row_groups(writer: pq.ParquetWriter, rows: pa.RecordBatchReader, group_rows: int) -> None:
-    """Write all `rows`, `group_rows` to a row group. Holds at most that many and a batch in memory; dictionary strings are
-    decoded one row group at a time.
-    """
+    """Write all rows, `group_rows` to a row group; so many and a batch are in memory. Dictionaries are decoded group by group."""
     pending = rows.schema.empty_table()
     for batch in rows:
         pending = pa.concat_tables([pending, pa.Table.from_batches([batch])])

@@ -14,22 +14,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import faiss
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from surf2vec.tasks.events.events_files import BATCH_ROWS
 from surf2vec.tasks.export.without_users import count_users, list_named
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.ownership import Ownership
 from surf2vec.tasks.registry.tracking import Copy
-from surf2vec.tasks.registry.versions import Version
+from surf2vec.tasks.registry.versions import Version, local_folder
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, open_folder
 from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.root.run import Root, current_generation, forget_releases, list_folders, open_scratch_folder
-from surf2vec.tasks.users.user_set import UserSet, search_file
+from surf2vec.tasks.users.user_set import UserSet
 from surf2vec.trainer.errors import DamageError, SurfError
 from surf2vec.trainer.events import OnEvent, log
 from surf2vec.trainer.store.generation import Generation, read_manifest
@@ -62,10 +62,7 @@ class Copies(Ownership):
     def kept(self) -> dict[str, list[str]]:
         """The logged models that stay: id → the versions that others made of it, if any."""
         others = [version for version in self.versions if not self.owns_version(version)]
-        used = {
-            copy.model_id: sorted(version.place for version in others if copy.is_used_by(version))
-            for copy in self.copies
-        }
+        used = {copy.model_id: sorted(one.place for one in others if copy.is_used_by(one)) for copy in self.copies}
         own_ids = {copy.model_id for copy in self.copies if self.owns_copy(copy)}
         return {model_id: places for model_id, places in used.items() if places or model_id not in own_ids}
 
@@ -83,7 +80,7 @@ class Copies(Ownership):
                 yield copy, *(self._search_export(folder) if folder else self._search_copy(copy))
             elif not is_ours:
                 try:
-                    folder = Path(unquote(urlsplit(copy.tags.get("export_uri", "")).path))
+                    folder = local_folder(copy.tags.get("export_uri", "")) or Path()
                     yield copy, *(self._search_copy(copy) if is_copy else self._search_export(folder))
                 except (SurfError, OSError):
                     yield copy, 0, None
@@ -145,8 +142,7 @@ def remove_releases(copies: Copies, on_event: OnEvent) -> list[str]:
 def search_everywhere(copies: Copies) -> tuple[list[Searched], list[Searched]]:
     """Returns every place of this root, and the copies in the registry that it may not remove.
 
-    Those copies have `used_by`, the versions that others made of them, and `is_here`, whether they could be searched. One row
-    group or micro-partition is in memory at a time.
+    Those have `used_by`, others' versions of them, and `is_here`, if they could be searched. A row group is in memory at a time.
     """
     root, wanted = copies.root, copies.wanted
     exports = list_folders(root.path / "export", "*")
@@ -176,7 +172,8 @@ def _search_files(root: Root, name: str, wanted: UserSet, skipped: Sequence[Path
             with pq.ParquetFile(path) as file:
                 rows += file.metadata.num_rows
                 if "user_id" in file.schema_arrow.names:
-                    found += sum(int(is_wanted.sum()) for is_wanted in search_file(file, wanted))
+                    for batch in file.iter_batches(BATCH_ROWS, columns=["user_id"]):
+                        found += int(np.asarray(wanted.find(batch["user_id"])).sum())
         except (OSError, pa.ArrowException) as error:
             raise DamageError(
                 f"{path} cannot be read ({error}), so it cannot be searched; remove it or restore a copy, "

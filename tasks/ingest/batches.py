@@ -47,9 +47,7 @@ class Batch:
 
 
 def make_batches(logs: Iterable[Log]) -> tuple[Batch, ...]:
-    """Return the logs in batches: small ones that are read alike together, each other one alone, and those with lists, whose rows
-    have numbers of their own (tasks/ingest/records.py).
-    """
+    """Return the logs in batches: small ones that are read alike together; others alone, as those with numbers of their rows."""
     batches: list[list[Log]] = []
     growing: dict[str, tuple[list[Log], int]] = {}  # how logs are read → their last batch, and its bytes
     for log, source in logs:

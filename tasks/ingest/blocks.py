@@ -81,9 +81,7 @@ class BlockReader:
             raise
 
     def _join_blocks(self) -> Iterator[tuple[LogFile, bytes, Numbers]]:
-        """Yield blocks with the numbers of their lines; those of small logs together. A quote, which may be open at the end of a
-        log, and fields that change are of one log.
-        """
+        """Yield blocks with the numbers of their lines; of small logs together, unless a quote may be open or fields change."""
         small, held = list[bytes](), list[Numbers]()
         for place, (log, _) in enumerate(self.batch.logs):
             for first_line, data in self._read(log):
@@ -187,6 +185,4 @@ def parse_text(data: bytes, numbers: Numbers) -> pa.Table:
     if b"\0" in data or not is_utf8(data):
         faults = [NUL_BYTE if b"\0" in line else None if is_utf8(line) else NOT_UTF8 for line in lines]
     good = [None if fault else line for line, fault in zip(lines, faults, strict=True)]
-    return pa.table(
-        [pa.array(numbers), pa.array(good, pa.string()), pa.array(faults, pa.string())], schema=LINES_SCHEMA
-    )
+    return pa.table([numbers, good, faults], schema=LINES_SCHEMA)

@@ -23,8 +23,7 @@ Values = Callable[[str], Sequence[Any]]
 def choose_columns(
     path: Path, header: Sequence[str], config: IngestConfig, values: Values
 ) -> tuple[dict[str, str | None], Layout]:
-    """Return the field of each role, or None: the first of its names with an exact match, else the first match that ignores case;
-    and the layout.
+    """Return the field of each role, or None: the first of its names that is one, else but for case; and the layout.
 
     A role that the settings name has that field; others that of the layout; method, status and agent else one by a usual name.
     Raises InputError when a name matches several fields, or for all fields that are missing.
@@ -34,9 +33,7 @@ def choose_columns(
     columns = {role: _find(path, header, names) for role, names in wanted.items()}
     layout = find_by_fields(header, config)
     if config.layout and not layout:
-        raise InputError(
-            f"{path} does not have the layout {config.layout}: `surf2vec layouts` shows what that needs, and lists the others"
-        )
+        raise InputError(f"{path} does not have the layout {config.layout}: `surf2vec layouts` shows what each needs")
     is_plain = not config.layout and all(columns[role] or not wanted[role] for role in REQUIRED)
     for role in (_REQUEST if is_plain else ROLES) if layout else ():
         if not is_named[role]:

@@ -50,9 +50,7 @@ def open_stream(path: Path, compression: str) -> tuple[IO[bytes], IO[bytes]]:
 
 def explain_stream(path: Path, error: Exception) -> InputError:
     """Return the error to raise when decompression failed."""
-    return InputError(
-        f"{path} is cut short or damaged ({error}): it was not delivered whole; deliver it again, or leave it out of --logs"
-    )
+    return InputError(f"{path} is cut short or damaged ({error}): deliver it again, or leave it out of --logs")
 
 
 def check_text(path: Path, compression: str, head: bytes) -> None:
@@ -88,13 +86,11 @@ def _find_encoding(head: bytes) -> str:
 def _find_kind(head: bytes) -> dict[str, Any]:
     """Return the entry of containers.toml that fits the first bytes of a file, or an empty one."""
     is_binary = re.search(rb"[\x00-\x08]", head)  # a column may be called ORCID
-    starts = ((kind, bytes.fromhex(kind["start"])) for kind in _KINDS)
-    found = (
-        kind
-        for kind, start in starts
-        if head.startswith(start, kind.get("offset", 0)) and (is_binary or not start.isalnum())
-    )
-    return next(found, {})
+    for kind in _KINDS:
+        start = bytes.fromhex(kind["start"])
+        if head.startswith(start, kind.get("offset", 0)) and (is_binary or not start.isalnum()):
+            return kind
+    return {}
 
 
 def _only_file(path: Path) -> zipfile.ZipInfo:

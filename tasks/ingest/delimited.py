@@ -66,9 +66,7 @@ def _blank_comments(data: bytes, lines: Numbers, log: LogFile) -> bytes:
         text = comment[0].decode(errors="replace").rstrip("\r")
         if text.startswith(FIELDS_LINE) and text.split() != log.shape.fields_line.split():
             number = lines[data.count(b"\n", 0, comment.start())]
-            raise InputError(
-                f"{log.path} has other {FIELDS_LINE} from line {number:,} on: split it there into two logs"
-            )
+            raise InputError(f"{log.path} has other {FIELDS_LINE} from line {number:,} on: split it there into two")
     return re.sub(rb"^#.*$", b"", data, flags=re.MULTILINE)
 
 
@@ -119,9 +117,7 @@ def _parse_slowly(data: bytes, numbers: Numbers, log: LogFile) -> pa.Table:
 
 def as_table(rows: Iterable[tuple[Any, ...]]) -> pa.Table:
     """Return rows as a table of FIELDS_SCHEMA."""
-    columns = list(zip(*rows, strict=True)) or [()] * len(FIELDS_SCHEMA)
-    arrays = [pa.array(column, pa_type) for column, pa_type in zip(columns, FIELDS_SCHEMA.types, strict=True)]
-    return pa.table(arrays, schema=FIELDS_SCHEMA)
+    return pa.table(list(zip(*rows, strict=True)) or [()] * len(FIELDS_SCHEMA), schema=FIELDS_SCHEMA)
 
 
 def _read_record(lines: list[bytes], at: int, log: LogFile) -> tuple[list[str], str | None, int]:

@@ -57,7 +57,6 @@ class Delivery:
     to_ingest: list[SourceFile]
     names: dict[str, str]
     stamps: dict[str, Stamp]
-    rules: dict[str, Any]
     num_new: int
     num_replaced: int
     num_known: int
@@ -77,16 +76,13 @@ def list_stamps(patterns: Sequence[str], remote: RemoteLogs) -> dict[str, Stamp]
         else:
             for path in expand(pattern):
                 paths.setdefault(os.path.realpath(path), path)
-    stamps |= {path: read_stamp(path) for path in paths.values()}
-    return stamps
+    return stamps | {path: read_stamp(path) for path in paths.values()}
 
 
 def find_sources(
     patterns: Sequence[str], known: Mapping[str, tuple[tuple[int, ...], str]], remote: RemoteLogs, on_event: OnEvent
 ) -> list[SourceFile]:
-    """Return the files of the globs, each once, sorted by name. Does not read a file again if `known` has its stamp;
-    queries run each time.
-    """
+    """Return the files of the globs, each once, by name. A file with a stamp in `known` is not read again; queries always run."""
     stamps = list_stamps(patterns, remote)
     queries = [name for name in stamps if is_query(name)]
     results = [one for path in queries for one in remote.run(path, known)]
@@ -110,9 +106,7 @@ def find_sources(
 
 
 def find_known(root: Root, patterns: Sequence[str], config: IngestConfig, partitions: int | None) -> bool:
-    """Return whether an ingest of these globs would change nothing: their files were read, with the same settings, and the events
-    of them are whole. Reads no log.
-    """
+    """Return, without reading a log, whether an ingest would change nothing: all was read like this, and the events are whole."""
     catalog = read_catalog(root)
     read_user_key(root, config)
     stamps, known = list_stamps(patterns, RemoteLogs(root.temporary, config)), catalog.stamps
@@ -137,9 +131,7 @@ def rules_of(config: IngestConfig) -> dict[str, Any]:
 
 
 def read_by(config: IngestConfig) -> dict[str, Any]:
-    """Return the settings for reading lines that differ from the defaults. A source read with other settings counts as
-    unknown.
-    """
+    """Return the settings for reading lines that are not the defaults. A source that was read with others counts as unknown."""
     names = {"columns", "layout", "layouts", "time_format", "time_unit"}
     return config.model_dump(mode="json", include=names, exclude_defaults=True)
 
@@ -162,8 +154,7 @@ def list_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 
 def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], config: IngestConfig) -> Delivery:
-    """Compare a delivery with the catalog. Content is read if it is new, was read by other rules or settings, or if its
-    events files are damaged.
+    """Compare a delivery with the catalog. Content is read if it is new, was read by other settings, or its events are damaged.
 
     Raises ConfigError when the rules changed and sources made by the old rules would stay.
     """
@@ -194,7 +185,6 @@ def plan_delivery(root: Root, catalog: Catalog, sources: list[SourceFile], confi
         to_ingest=sorted(to_ingest.values(), key=lambda source: source.name),
         names=known_names | delivered,
         stamps={source.name: source.stamp for source in sources},
-        rules=rules,
         num_new=len(to_ingest) - num_replaced,
         num_replaced=num_replaced,
         num_known=len(sources) - len(to_ingest),
@@ -242,9 +232,7 @@ def check_shapes(patterns: Sequence[str], config: IngestConfig) -> None:
 
 
 def describe_table(logs: Sequence[Log], remote: RemoteLogs) -> str | None:
-    """Return a warning if Parquet logs are parts of a Delta or Iceberg table, with the SQL that reads it as it is: the files
-    still have the rows that it deleted or replaced.
-    """
+    """Return a warning if Parquet logs are of a Delta or Iceberg table, which keep deleted rows, with the SQL to read it."""
     parts = [(source.name, log) for log, source in logs if log.format == "parquet"]
     folders = {name[:at]: log for name, log in parts for at, letter in enumerate(name) if letter == "/" and at}
     away = sorted((folder for folder in folders if is_remote(folder)), key=len)[:_MOST_REMOTE]

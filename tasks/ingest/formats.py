@@ -165,9 +165,7 @@ def _read_head(path: Path, compression: str) -> tuple[list[str], bool]:
     if not head.strip():
         raise EmptyLogError(f"{path} is empty (it has no line with anything in it): leave it out of --logs")
     if b"\n" not in head and b"\r" in head.rstrip(b"\r"):
-        raise InputError(
-            f"the lines of {path} end with a carriage return alone: convert them, for instance with tr '\\r' '\\n'"
-        )
+        raise InputError(f"the lines of {path} end with a carriage return alone: convert them with tr '\\r' '\\n'")
     is_all = len(head) < HEAD_BYTES
     if not is_all and b"\n" in head:
         head = head[: head.rindex(b"\n")]

@@ -21,7 +21,7 @@ from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.events.events_files import filter_events
 from surf2vec.tasks.ingest.batches import Log, make_batches
 from surf2vec.tasks.ingest.delimited import NOT_UTF8
-from surf2vec.tasks.ingest.deliveries import Delivery, describe_table, find_sources, plan_delivery
+from surf2vec.tasks.ingest.deliveries import Delivery, describe_table, find_sources, plan_delivery, rules_of
 from surf2vec.tasks.ingest.formats import EmptyLogError
 from surf2vec.tasks.ingest.rejects import FAILED, LISTED
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
@@ -73,8 +73,7 @@ def ingest(
 
     The returned numbers cover all delivered sources, or all sources without globs: repeating the call returns the same.
     `threads` 0 uses all cores. `before_commit` is called once all is checked. `days` are those of queries. `refused`: where the
-    lines of refused logs are listed, if the logs are not to be taken in. Raises InputError,
-    ConfigError, RejectedError or ResourceError, and then changes nothing.
+    lines of refused logs are listed, if the logs are not to be taken in. Raises a SurfError, and then changes nothing.
     """
     with explain_failures(root, "logs are ingested", memory_bytes):
         catalog, key = read_catalog(root), read_user_key(root, config)
@@ -91,7 +90,7 @@ def ingest(
             staged: list[Staged] = []
             if logs:
                 catalog.user_key_fingerprint = fingerprint(key) if key else None
-                catalog.rules = delivery.rules
+                catalog.rules = rules_of(config)
                 wanted = catalog.partitions = catalog.partitions or partitions or _choose_partitions(logs, on_event)
                 staging = Staging(
                     root, folder, remote.folder, config, catalog.user_key_fingerprint, memory_bytes, threads,
@@ -124,9 +123,7 @@ def _find_logs(
             logs.append((remote.log_of(source), source))
         except EmptyLogError as error:
             if any(name in catalog.names for name in delivery.stamps if delivery.names[name] == source.sha256):
-                raise InputError(
-                    f"{error}; when it was delivered before, it had lines, which stay as they are"
-                ) from None
+                raise InputError(f"{error}; when delivered before, it had lines, which stay as they are") from None
             empty[source.sha256] = error
             log(on_event, f"{error}; it is left out until it has lines")
     if empty:

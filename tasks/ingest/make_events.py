@@ -48,9 +48,8 @@ class SourceRules:
 
 @dataclass(frozen=True)
 class Events:
-    """Events by day, then in the order of events files. rows: the columns of EVENTS_SCHEMA, strings perhaps as dictionaries;
-    day int64[n]: days since 1970-01-01; refused (line, verdict): lines that make no event; has_frequent: whether a user has
-    more than a tenth of the events.
+    """Events by day, then in the order of events files. rows: as EVENTS_SCHEMA, strings perhaps as dictionaries; day int64[n]:
+    since 1970-01-01; refused (line, verdict): lines without an event; has_frequent: whether a user has over a tenth of them.
     """
 
     rows: pa.Table
@@ -104,29 +103,21 @@ def make_events(con: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, rule
     return Events(pa.table(columns), day[order], pa.table({"line": line[refused], "verdict": verdicts}), has_frequent)
 
 
-def name_users(raw_ids: pa.Array, user_key: bytes | None) -> pa.Array:
-    """Return the user ids that events use: pseudonyms if there is a key."""
-    if user_key is None:
-        return raw_ids
-    names = [None if raw_id is None else pseudonym(raw_id, user_key) for raw_id in raw_ids.to_pylist()]
-    return pa.array(names, pa.large_string())
-
-
 def _look_up_users(
     con: duckdb.DuckDBPyConnection, raw_ids: pa.Array, rules: SourceRules
 ) -> tuple[pa.Table, NDArray[np.int32]]:
-    """Return the users (user_id, user_hash, micro_partition, verdict) in the order of events, and the row of each raw id,
-    int32[num_ids].
-    """
-    placed = place_users(con, name_users(raw_ids, rules.user_key), rules.partitions)
+    """Return users (user_id, user_hash, micro_partition, verdict) in the order of events, and each raw id's row, int32[n]."""
+    names = raw_ids
+    if key := rules.user_key:
+        known_as = [None if raw_id is None else pseudonym(raw_id, key) for raw_id in raw_ids.to_pylist()]
+        names = pa.array(known_as, pa.large_string())
+    placed = place_users(con, names, rules.partitions)
     user_code = placed["user_code"].to_numpy()
     rank_of_code = np.empty(len(raw_ids), dtype=np.int32)
     rank_of_code[user_code] = np.arange(len(raw_ids), dtype=np.int32)
     is_empty = pc.is_in(pc.utf8_lower(pc.utf8_trim_whitespace(raw_ids)), pa.array([*PLACEHOLDERS, None], raw_ids.type))
     is_long = pc.greater(pc.binary_length(raw_ids), MAX_USER_BYTES)
-    verdicts = pc.case_when(
-        pa.StructArray.from_arrays([is_empty, is_long], ["empty", "long"]), "no user", "user id too long"
-    )
+    verdicts = pc.if_else(is_empty, "no user", pc.if_else(is_long, "user id too long", None))
     verdicts = verdicts.take(pa.array(user_code))
     if rules.forgotten:
         is_forgotten = np.asarray(verdicts.is_null()) & rules.forgotten.is_forgotten(placed["user_id"])

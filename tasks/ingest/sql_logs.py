@@ -112,16 +112,13 @@ def _result_path(name: str, folder: Path) -> Path:
 
 
 def extract_source(name: str, folder: Path, target: Path, config: IngestConfig) -> IngestConfig:
-    """Write the rows of a source to a Parquet file of its own, in their order. Return the settings to read it with: its columns
-    have fixed names.
-    """
+    """Write a source's rows, in their order, to a Parquet file; return the settings to read it with, as it has fixed columns."""
     target.parent.mkdir(parents=True, exist_ok=True)
     result = _result_path(name, folder)
     about = pq.read_metadata(result)
     if not about.num_rows:
-        raise EmptyLogError(
-            f"{name} returns no rows: {about.metadata[b'way_out'].decode() or 'leave it out of --logs'}"
-        )
+        way_out = about.metadata[b"way_out"].decode() or "leave it out of --logs"
+        raise EmptyLogError(f"{name} returns no rows: {way_out}")
     day = name.partition(".sql day ")[2]
     rows = f"select * exclude (day) from read_parquet({_quote(result)}) where day = {_quote(day)}"
     sql = rows if day else f"from read_parquet({_quote(result)})"
@@ -138,9 +135,7 @@ def _read_results() -> duckdb.DuckDBPyConnection:
 
 
 def _read_statement(path: str) -> tuple[str, set[str]]:
-    """Return the select of a file, without its semicolon, and which of `since` and `until` it uses. Raises InputError when the
-    file is not one select.
-    """
+    """Return a file's one select, without semicolon, and which of `since` and `until` it uses. Raises InputError for others."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
         statements = duckdb.connect().extract_statements(text)
@@ -167,15 +162,11 @@ def _inspect(con: duckdb.DuckDBPyConnection, path: str, text: str, names: set[st
     [tree] = con.execute("select json_serialize_sql($text::varchar)", {"text": text}).fetchone() or [""]
     for kind, name in _list_nodes(json.loads(tree)):
         if (kind.endswith("_NODE") and kind not in _NODES) or kind == "SHOW_REF":
-            raise InputError(
-                f"{path} has {kind.partition('_')[0].lower()!r} in it: it must be one select, which only reads"
-            )
+            raise InputError(f"{path} has {kind.partition('_')[0].lower()!r} in it: it must be one read-only select")
         is_call = kind != "BASE_TABLE" and re.fullmatch(_CALLS, name)
         is_other = kind == "TABLE_FUNCTION" and not re.fullmatch(_TABLE_FUNCTIONS, name)
         if is_call or is_other or re.fullmatch(_STATE, name):
-            raise InputError(
-                f"{path} reads or calls {name}, which a query of logs may not: it reads files by read_csv and the like"
-            )
+            raise InputError(f"{path} reads or calls {name}, which a query of logs may not: use read_csv and the like")
     with _explain(path):
         empty = con.sql(f"select * from (\n{text}\n) limit 0", params=dict.fromkeys(names, date.max))
     found = {name.casefold(): str(kind) for name, kind in zip(empty.columns, empty.types, strict=True)}
@@ -239,9 +230,7 @@ def _attach(con: duckdb.DuckDBPyConnection, name: str, variable: str) -> None:
     could show what `_inspect` refuses to a query, among it that value.
     """
     if not (value := os.environ.get(variable)):
-        raise ConfigError(
-            f"ingest.attach names the environment variable {variable}, which is not set: set it to the database"
-        )
+        raise ConfigError(f"ingest.attach names the environment variable {variable}: set it to the database")
     try:
         con.execute(f'attach {_quote(value)} as "{name}" (read_only)')
     except duckdb.Error as error:
@@ -249,9 +238,7 @@ def _attach(con: duckdb.DuckDBPyConnection, name: str, variable: str) -> None:
         raise ResourceError(f"the database {name!r}, which {variable} names, cannot be attached: {reason}") from None
     for view, text in con.execute(_VIEWS, {"name": name}).fetchall():
         if found := re.search(rf'\b{_STATE}|\b({_CALLS})(?="?\()', text or ""):
-            raise InputError(
-                f"{view} of the database {name!r} calls or reads {found[0]}, which a query of logs may not: drop it there"
-            )
+            raise InputError(f"{view} of {name!r} calls or reads {found[0]}, which no query of logs may: drop it there")
 
 
 def _find_extension(error: duckdb.Error) -> str:

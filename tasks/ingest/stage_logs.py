@@ -35,27 +35,21 @@ def stage_logs(staging: Staging, fan_out: FanOut, progress: BytesRead) -> Iterat
 
     Raises InputError when a log cannot be read or changes meanwhile, ConfigError when the user key is not the root's.
     """
-    if parts := _divide(staging, fan_out):
-        for staged in fan_out.run(stage_part, parts, progress.on_event):
-            yield from staged
-    else:
+    batches = staging.batches
+    if fan_out.num_parts == 1 or len(batches) == 1:
         yield from _stage_each(staging, progress)
+        return
+    threads = fan_out.choose_threads(staging.threads)
+    places = cut([max(1, batch.bytes) for batch in batches], fan_out.num_parts)
+    parts = [replace(staging, threads=threads, batches=batches[place.start : place.stop]) for place in places]
+    for staged in fan_out.run(stage_part, parts, progress.on_event):
+        yield from staged
 
 
 def stage_part(part: Staging, on_event: OnEvent) -> list[Staged]:
     """Stage the logs of a part into a folder of its own."""
     in_folder = replace(part, folder=Path(tempfile.mkdtemp(dir=part.folder, prefix="part.")))
     return list(_stage_each(in_folder, BytesRead(part.num_bytes, on_event)))
-
-
-def _divide(staging: Staging, fan_out: FanOut) -> list[Staging]:
-    """Return parts of about equal bytes; none for a single batch or machine."""
-    batches = staging.batches
-    if fan_out.num_parts == 1 or len(batches) == 1:
-        return []
-    places = cut([max(1, batch.bytes) for batch in batches], fan_out.num_parts)
-    threads = fan_out.choose_threads(staging.threads)
-    return [replace(staging, threads=threads, batches=tuple(batches[at] for at in place)) for place in places]
 
 
 def _stage_each(staging: Staging, progress: BytesRead) -> Iterator[Staged]:

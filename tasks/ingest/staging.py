@@ -81,8 +81,7 @@ class BytesRead:
 class Staged:
     """Staged logs: the entry in sources.json of each source, without its names, and their files (name under the root → path).
 
-    about: name of a file → its record in sources.json; rejects: source id → path; frequent_users: those with more than a tenth
-    of the events, and how many they have.
+    about: name of a file → its record in sources.json; rejects: source id → path; frequent_users: as `_find_frequent_users`.
     """
 
     sources: tuple[SourceFile, ...]

@@ -20,9 +20,7 @@ def read_user_key(root: Root, config: IngestConfig) -> bytes | None:
     if not catalog.entries or known == (fingerprint(key) if key else None):
         return key
     if known is None:
-        raise ConfigError(
-            f"{root.path} has raw user ids, and ingest.user_key_env asks for pseudonyms: leave it out, or begin a new --root"
-        )
+        raise ConfigError(f"{root.path} has raw user ids: leave ingest.user_key_env out, or begin a new --root")
     other = f"the key in {name} is not the one that it was made with" if key else "no key is given"
     raise ConfigError(
         f"{root.path} has pseudonyms, and {other}: name the environment variable with the key with "

@@ -50,9 +50,7 @@ def explain_user(root: Root, publish: PublishConfig, user_id: str) -> dict[str, 
     events = _find_events(root, catalog, user_id, partition)
     corpus = _find_in_corpus(root, user_id)
     if not (events["count"] or day or corpus or releases):
-        raise InputError(
-            f"nothing is known of this user in {root.path}: the id is mistyped, or its events are not ingested"
-        )
+        raise InputError(f"nothing is known of this user in {root.path}: the id is mistyped, or has no events")
     movement = []
     for (old, one), (new, other) in pairwise(zip(releases, vectors, strict=True)):
         if old["space_id"] == new["space_id"] and len(one) == len(other):
@@ -75,8 +73,7 @@ def _find_events(root: Root, catalog: Catalog, user_id: str, partition: int) -> 
     found: list[tuple[str, int, datetime, datetime]] = []
     if files := [escape(str(root.path / name)) for name in catalog.files]:
         with duckdb.connect() as con:
-            params = {"files": files, "partition": partition, "user_id": user_id}
-            found = con.execute(_EVENTS, params).fetchall()
+            found = con.execute(_EVENTS, {"files": files, "partition": partition, "user_id": user_id}).fetchall()
     dated = [(first, last) for day, _, first, last in found if day != "undated"]
     return {
         "count": sum(num_events for _, num_events, _, _ in found),

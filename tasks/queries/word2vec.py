@@ -33,9 +33,7 @@ def export_word2vec(
     if which not in KEYS:
         raise ConfigError(f"{which!r} is neither users nor items")
     if not (export_dir / EXPORT_MANIFEST).exists():
-        raise ConfigError(
-            f"{export_dir} holds no export: make one with `surf2vec run`, or bring one there with `surf2vec pull`"
-        )
+        raise ConfigError(f"{export_dir} holds no export: make one by `surf2vec run`, or get one by `surf2vec pull`")
     if out.is_dir():
         raise ConfigError(f"{out} is a folder: name the file to write, such as {out / which}.bin")
     if out.resolve().is_relative_to(export_dir.resolve()):

@@ -19,9 +19,7 @@ TAG_SHA256, TAG_PATH = "state_sha256", "state_path"
 
 
 def is_served(root: Root, publish: PublishConfig, registered: RegisterStep) -> bool:
-    """Return whether the registered version has an intact copy. True if the version was deleted, or is on a server, which checks
-    its own copies and may be away.
-    """
+    """Return whether the registered version's copy is intact; True if it was deleted, or on a server, which checks its own."""
     uri = registry_uri(root, publish)
     if not uri.startswith("sqlite:///"):
         return True

@@ -48,10 +48,10 @@ for _name, _value in {
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # MLflow 3.17 warns of its own type hints when it is imported
-    import mlflow.artifacts
     import mlflow.pyfunc
     import mlflow.store.db.utils
     from mlflow import MlflowClient
+    from mlflow.artifacts import download_artifacts
     from mlflow.entities import Dataset, DatasetInput, InputTag, Param
     from mlflow.entities import Metric as Metric  # exported: only this folder imports mlflow
     from mlflow.exceptions import MlflowException
@@ -191,9 +191,7 @@ def download(tracking_uri: str, place: str, folder: Path, what: str) -> Path:
     """Copy an artifact into the folder. Raises DamageError when there is none."""
     with connect(tracking_uri):
         try:
-            found = mlflow.artifacts.download_artifacts(
-                artifact_uri=place, dst_path=str(folder), tracking_uri=tracking_uri
-            )
+            found = download_artifacts(artifact_uri=place, dst_path=str(folder), tracking_uri=tracking_uri)
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST" and "404" not in str(error):
                 raise

@@ -15,8 +15,7 @@ from surf2vec.tasks.root.run import Root
 class Ownership:
     """What a root's registry has, read once, and which of it belongs to the root. Only that may be changed or removed.
 
-    The tag `surf2vec_root` of a logged model or a version names the root that made it. A version copied from another version has
-    the same tags but does not belong to the root.
+    The tag `surf2vec_root` names the root that made a logged model or a version. It does not count on copies of versions.
     """
 
     root: Root

@@ -163,7 +163,7 @@ def promote(
         version = _get_version(registered, number or registered.aliases[CHALLENGER])
         before = registered.aliases.get(CHAMPION)
         if version.number == before:
-            return _describe(publish, version, before, f"version {before} serves already", started)
+            return _describe(version, before, f"version {before} serves already", started)
         _check_complete(root, version)
         objection, gate = None, version.tags.get("gate")
         # By an earlier call, which may have been killed before it moved the alias.
@@ -182,7 +182,7 @@ def promote(
         reason = f", though {objection}: {override}" if objection else f": {given}" if given else ""
         message = f"version {version.number} (release {version.tags['release']}) serves now{reason}"
         log(on_event, message)
-    return _describe(publish, version, before, message, started)
+    return _describe(version, before, message, started)
 
 
 def rollback(
@@ -190,8 +190,7 @@ def rollback(
 ) -> dict[str, Any]:
     """Make the previous champion, or another version that served, the champion again. The next night builds on it.
 
-    Repeating the call changes nothing. Raises InputError if there is no earlier champion, DamageError if the export or
-    generation of that version is gone.
+    Repeating the call changes nothing. Raises InputError without an earlier champion, DamageError if its files are gone.
     """
     started = time.monotonic()
     with lock_aliases(root):
@@ -203,13 +202,11 @@ def rollback(
             since = champion.tags.get("rolled_back_from")
             serves = f"version {champion.number} serves already{f', rolled back from version {since}' if since else ''}"
             message = f"{serves}: nothing was changed; `surf2vec rollback VERSION` goes to another"
-            return _describe(publish, champion, champion.number, message, started)
+            return _describe(champion, champion.number, message, started)
         before = int(champion.tags.get("champion_before", 0))
         if not number and not registered.get(before):
             reason = ", or it was removed" if before else ""
-            raise InputError(
-                f"no version served before version {champion.number}{reason}: there is nothing to roll back to"
-            )
+            raise InputError(f"no version served before version {champion.number}{reason}: nothing to roll back to")
         target = _get_version(registered, number or before)
         if "promoted_at" not in target.tags and target.number != before:
             held = "was held back and " if target.tags.get("gate") == "held" else ""
@@ -224,7 +221,7 @@ def rollback(
         move_aliases(uri, target, back, [CHAMPION])
         message = f"version {target.number} (release {name_release(target)}) serves again instead of {champion.number}"
         log(on_event, message)
-    return _describe(publish, target, champion.number, message, started)
+    return _describe(target, champion.number, message, started)
 
 
 def rollback_targets(registered: Registered) -> set[int]:
@@ -292,11 +289,9 @@ def _promotion_tags(before: int | None) -> dict[str, str | None]:
     return tags | {"champion_before": str(before)} if before else tags
 
 
-def _describe(
-    publish: PublishConfig, version: Version, before: int | None, message: str, started: float
-) -> dict[str, Any]:
+def _describe(version: Version, before: int | None, message: str, started: float) -> dict[str, Any]:
     return {
-        "model_name": publish.model_name,
+        "model_name": version.name,
         "model_version": version.number,
         "release": version.tags.get("release"),
         "champion_before": before,

@@ -26,10 +26,7 @@ from surf2vec.tasks.report.cards import list_night, model_card, name_night, vers
 from surf2vec.tasks.report.measured import list_train_metrics
 from surf2vec.tasks.root.credentials import mask_credentials, mask_values
 from surf2vec.tasks.root.identity import ROOT_TAG, claim_registry, registry_uri
-from surf2vec.tasks.root.records import (
-    RegisterStep,
-    RunRecord,
-)
+from surf2vec.tasks.root.records import RegisterStep, RunRecord
 from surf2vec.tasks.root.run import Root, open_scratch_folder
 from surf2vec.tasks.root.wording import flatten
 from surf2vec.trainer.events import OnEvent, ignore_event, log
@@ -92,9 +89,7 @@ def _copy_release(
     root: Root, publish: PublishConfig, record: RunRecord, export_dir: Path, mlflow_run: str, version: Version | None,
     own: dict[str, str], on_event: OnEvent,
 ) -> Version:  # fmt: skip
-    """Send the release to MLflow and register a version. If `version` is given, repair its copy instead. own: tags of this
-    release of this root.
-    """
+    """Send the release to MLflow and register a version, or repair the copy of `version`. own: tags of this root's release."""
     manifest, uri = read_json(export_dir / EXPORT_MANIFEST), registry_uri(root, publish)
     size_bytes = _count_bytes(manifest)
     is_copy = "export_uri" not in version.tags if version else size_bytes < parse_bytes(publish.copy_below)

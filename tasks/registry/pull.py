@@ -16,11 +16,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from surf2vec.tasks.export.without_users import count_users, erase_from_export
 from surf2vec.tasks.registry.releases import list_versions, read_model
-from surf2vec.tasks.registry.versions import Version
+from surf2vec.tasks.registry.versions import Version, local_folder
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, README, check_manifest, check_tables, leads_outside
 from surf2vec.tasks.release.release_reader import list_files
 from surf2vec.tasks.root.credentials import mask_credentials
@@ -161,9 +160,7 @@ def find_version(uri: str, tracking_uri: str) -> Version:
         raise InputError(f"{place} has no model {match['name']!r} with a version; its models are {names}")
     version = registered.get(int(match["version"] or registered.aliases.get(match["alias"], 0)))
     if version is None:
-        aliases = (
-            ", ".join(f"@{alias} (version {number})" for alias, number in registered.aliases.items()) or "no alias"
-        )
+        aliases = ", ".join(f"@{one} (version {number})" for one, number in registered.aliases.items()) or "no alias"
         newest = ", ".join(str(one.number) for one in registered.versions[-10:])
         raise InputError(f"{place} has no {uri}; it has {aliases}, and of the versions the newest are {newest}")
     if "export_path" not in version.tags:
@@ -212,8 +209,8 @@ def _check(verify: Callable[[Path, dict[str, Any]], None], path: Path, about: di
 def referenced_folder(version: Version) -> Path:
     """Return the folder that the version refers to. Raises DamageError if it does not exist."""
     uri = version.tags["export_uri"]
-    folder = Path(unquote(urlsplit(uri).path))
-    if not uri.startswith("file:///") or not folder.is_dir():
+    folder = local_folder(uri)
+    if folder is None or not folder.is_dir():
         raise DamageError(
             f"{version.place} was registered by reference to {uri}, which is not on this machine: moved, deleted, or its disk "
             "is not mounted; nothing was changed: restore that folder, or pull another version"
@@ -258,9 +255,7 @@ def hold_folder(out: Path, on_event: OnEvent) -> Iterator[Path]:
                 locked.unlink(missing_ok=True)
     except OSError as error:
         reason = error.strerror or error
-        raise ResourceError(
-            f"cannot write {out}: {reason}; free or widen that disk, then run the same command again to resume"
-        ) from None
+        raise ResourceError(f"cannot write {out}: {reason}; free that disk, then run the same command again") from None
 
 
 def put_in_place(gathered: Path, out: Path, names: set[str]) -> None:

@@ -50,8 +50,7 @@ def find_generation(root: Root, export: dict[str, Any]) -> Generation | None:
 def gather_state(root: Root, export: dict[str, Any], record: RunRecord, folder: Path) -> str | None:
     """Write the state of a release into `folder`; what a killed call left there is removed. Returns the sha256 of its manifest.
 
-    Returns None and writes nothing if the root does not have the release's generation or corpus. Raises DamageError if a file
-    cannot be read.
+    Returns None and writes nothing if the root lacks the release's generation or corpus. Raises DamageError for an altered file.
     """
     shutil.rmtree(folder, ignore_errors=True)
     generation = find_generation(root, export)

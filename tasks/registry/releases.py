@@ -34,9 +34,7 @@ _SET_ALIAS = "insert or replace into registered_model_aliases (workspace, name, 
 
 
 def read_registry(root: Root, publish: PublishConfig) -> Registered:
-    """Return the versions and aliases of the model; empty if nothing was ever registered. Raises ResourceError if MLflow cannot
-    be reached.
-    """
+    """Return the model's versions and aliases, none before the first. Raises ResourceError if MLflow cannot be reached."""
     if not has_registry(root, publish):
         return Registered([], {})
     return read_model(registry_uri(root, publish), publish.model_name)
@@ -153,6 +151,4 @@ def current_release(root: Root, publish: PublishConfig) -> str:
     """Return the release that serves. Raises InputError when there is none, ResourceError when MLflow cannot be reached."""
     if release := read_registry(root, publish).serving:
         return release
-    raise InputError(
-        f"no release of {publish.model_name} serves in this registry: run `surf2vec run`, or `surf2vec promote VERSION`"
-    )
+    raise InputError(f"no release of {publish.model_name} serves: run `surf2vec run`, or `surf2vec promote VERSION`")

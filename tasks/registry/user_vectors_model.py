@@ -1,6 +1,4 @@
-"""The registered model: vectors, nearest users and next items for user ids. Needs mlflow (with pandas), numpy and pyarrow.
-
-Nearest users are found by faiss. Where it is not installed every user is compared, which takes longer and finds the same.
+"""The registered model: vectors, nearest users and next items for user ids. Needs mlflow (with pandas), numpy, pyarrow and faiss.
 
 MLflow copies this file and the modules that it imports from surf2vec, release_reader.py, trail_sums.py and url_rules.py, into the
 model, and runs it at load time. So they import nothing else of surf2vec, and surf2vec does not import this file. `predict` takes

@@ -74,9 +74,7 @@ class ReleaseFolder(ReleaseReader):
 
 
 def open_folder(folder: Path) -> ReleaseFolder:
-    """Return the release in a folder. Raises InputError if there is none, or only changes between two, and DamageError if its
-    manifest is not that of a release.
-    """
+    """Return the release in a folder. Raises InputError for none, or for changes alone, DamageError for an invalid manifest."""
     path = folder / EXPORT_MANIFEST
     if not path.exists():
         raise InputError(f"there is no export in {folder}: run `surf2vec run` first")
@@ -95,9 +93,7 @@ def part_name(partition: int) -> str:
 
 
 def check_manifest(manifest: Any, what: str) -> dict[str, Any]:
-    """Return the manifest of a release. Raises DamageError, which calls it `what`, unless it has what readers need, and its
-    files are inside its folder.
-    """
+    """Return a release's manifest. Raises DamageError, which calls it `what`, if readers lack something or files are outside."""
     try:
         files = list_files(manifest)
         sizes = [manifest[name] for name in ("vector_size", "num_users", "num_items", "partitions")]
@@ -116,9 +112,7 @@ def check_manifest(manifest: Any, what: str) -> dict[str, Any]:
     if not has_form:
         raise DamageError(f"{what} is not a release's: it was altered, or not made by surf2vec; pull the release again")
     if version != FORMAT_VERSION:
-        raise DamageError(
-            f"{what} has the format {version}, and this version of surf2vec reads {FORMAT_VERSION}: update it"
-        )
+        raise DamageError(f"{what} has the format {version}, and this surf2vec reads {FORMAT_VERSION}: update it")
     for name in files:
         if leads_outside(name):
             raise DamageError(f"{what} names {name!r}, which is outside the export")

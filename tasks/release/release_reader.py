@@ -47,9 +47,7 @@ class ReleaseReader:
         self.names = list(manifest["user_files"])
         # Row r of the index is row r - first[i] of part i: the index has the parts in order.
         self.first = list(accumulate((about["rows"] for about in manifest["user_files"].values()), initial=0))
-        self.part: Callable[[int], UserFile] = lru_cache(MAX_OPEN_PARTS)(
-            lambda number: UserFile(self, self.names[number])
-        )
+        self.part: Callable[[int], UserFile] = lru_cache(MAX_OPEN_PARTS)(lambda at: UserFile(self, self.names[at]))
         self.ids: Callable[[int, int], pa.Array] = lru_cache(MAX_KEPT_GROUPS)(
             lambda number, group: self.part(number).read([group], ["user_id"])[group]["user_id"]
         )
@@ -103,9 +101,7 @@ class ReleaseReader:
         if found != registered:
             self.check(name)
             other = find_other(self.folder / name, self.manifest)
-            raise self.error(
-                f"{name} there {other or 'does not have the sha256 that was registered: its bytes were altered'}"
-            )
+            raise self.error(f"{name} there {other or 'does not have the registered sha256: its bytes were altered'}")
 
     def read_batches(self, kind: str, num_rows: int = BATCH_ROWS) -> Iterator[tuple[pa.Array, np.ndarray]]:
         """Yield keys and vectors float32[n, D] of all `users` or `items`, in the order of the files' names."""
@@ -170,15 +166,11 @@ class ReleaseReader:
             scores, rows = self.index.search(units, num_found)
         else:
             scores, rows = find_nearest(units, num_found, (rows[:, columns] for _, rows in self.read_batches("users")))
-        names = self.read_ids(set(rows.ravel().tolist()) - {-1})
-        return [
-            [
-                (names[row], min(score, 1.0))
-                for row, score in zip(found, cosines, strict=True)
-                if row not in (own_row, -1)
-            ][:k]
-            for own_row, found, cosines in zip(own_rows.tolist(), rows.tolist(), scores.tolist(), strict=True)
-        ]
+        names, near = self.read_ids(set(rows.ravel().tolist()) - {-1}), []
+        for own_row, found, cosines in zip(own_rows.tolist(), rows.tolist(), scores.tolist(), strict=True):
+            others = [(row, cosine) for row, cosine in zip(found, cosines, strict=True) if row not in (own_row, -1)]
+            near.append([(names[row], min(cosine, 1.0)) for row, cosine in others[:k]])
+        return near
 
     def read_ids(self, rows: set[int]) -> dict[int, str]:
         """Return {row in the index: user_id}; reads only the row groups that contain them, and keeps their ids in memory."""
@@ -250,7 +242,8 @@ class UserFile:
         groups = [self.metadata.row_group(group) for group in range(self.metadata.num_row_groups)]
         self.bounds = [*(group.column(0).data_page_offset for group in groups), *self.bounds]
         self.starts = list(accumulate((group.num_rows for group in groups), initial=0))
-        self.least = [self.read_least(group) for group in range(len(groups))]
+        # Parquet orders strings by their bytes. Ids that ingest lets in are short enough for statistics.
+        self.least = [group.column(0).statistics.min.encode() for group in groups]
 
     def load(self, pieces: list[int]) -> pa.BufferReader:
         """Return the file with only these row groups filled in (-1: the footer). They are compared with their digests."""
@@ -271,14 +264,6 @@ class UserFile:
         """
         with pq.ParquetFile(self.load(groups), metadata=self.metadata) as file:
             return {group: file.read_row_group(group, columns=columns, use_threads=False) for group in groups}
-
-    def read_least(self, group: int) -> bytes:
-        """Return the least id of a row group as bytes (Parquet orders strings by their bytes)."""
-        statistics = self.metadata.row_group(group).column(0).statistics
-        if statistics is not None and statistics.has_min_max:
-            return statistics.min.encode()
-        # Ids above 4 kB get no statistics. Rows are sorted, so the first id is the least.
-        return self.read([group], ["user_id"])[group]["user_id"][0].as_py().encode()
 
 
 def compared_columns(manifest: dict[str, Any]) -> slice:
@@ -319,20 +304,13 @@ def read_token(path: Path) -> dict[str, str]:
     return token if all(token.values()) else {}
 
 
-def describe_token(token: dict[str, str]) -> str:
-    """Return a pairing token in words."""
-    return "release {} (space {})".format(*token.values())
-
-
 def find_other(path: Path, manifest: dict[str, Any]) -> str:
     """Return in words that a file is of another release than the manifest; empty if it is not, or has no token."""
     own, found = token_of(manifest), read_token(path)
     if found in ({}, own):
         return ""
-    return (
-        f"is of {describe_token(found)}, and the manifest of {describe_token(own)}: vectors of two releases do not belong "
-        "together"
-    )
+    first, second = ("release {} (space {})".format(*token.values()) for token in (found, own))
+    return f"is of {first}, and the manifest of {second}: vectors of two releases do not belong together"
 
 
 def as_bytes(user_id: str) -> bytes:

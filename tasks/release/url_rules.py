@@ -74,8 +74,7 @@ def canonical_item(url: str, rules: UrlRules, shared: frozenset[str] = frozenset
     text = url.strip()
     if text in _NO_URL or _NO_PAGE.match(text):
         return None
-    before_fragment = text.partition("#")[0]
-    start, _, query = before_fragment.partition("?")
+    start, _, query = text.partition("#")[0].partition("?")
     start = start.rstrip()
     if _IS_URL.match(text):
         return _url_item(start, query, rules, shared)

@@ -47,9 +47,7 @@ class LanceStore(Store):
         others = [one for one in self.read_sides() if one.name != side.name]
         others = [replace(one, serves=False) for one in others] if side.serves else others
         sides = sorted([*others, side], key=lambda one: one.name)
-        self.database.create_table(
-            self.place.log_table, pa.Table.from_pylist(list(map(asdict, sides))), mode="overwrite"
-        )
+        self.database.create_table(self.place.log_table, list(map(asdict, sides)), mode="overwrite")
 
     swap = record
 
@@ -83,9 +81,7 @@ class LanceStore(Store):
         """Write the whole table anew and remove its versions: files of rows, indices and transactions name removed users."""
         super().erase(name, user_ids)
         before = self._open(name, "users")
-        table = self.database.create_table(
-            self.place.table("users", name), before.search().to_batches(), mode="overwrite"
-        )
+        table = self.database.create_table(before.name, before.search().to_batches(), mode="overwrite")
         with warnings.catch_warnings(action="ignore"):  # that readers of the older versions fail
             self._tidy(table, "users", timedelta(0))
 

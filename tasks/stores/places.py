@@ -9,7 +9,7 @@ items. One side serves. A push updates the other one, then readers are switched 
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -163,8 +163,8 @@ class Store(ABC):
     def begin(self, side: Side, since: Side | None) -> None:
         """Record that the side is being written, and make its tables.
 
-        All of its tables stay or none: those of a known side with vectors of this size, if `since` is given. Raises InputError
-        if a name is taken by what no push made.
+        Its tables all stay or none: those of a known side with vectors of this size, with `since`. Raises InputError for a name
+        that is taken by what no push made.
         """
         place, sides, present = self.place, self.read_sides(), self.list_names()
         known = next((one for one in sides if one.name == side.name), None)
@@ -206,9 +206,7 @@ def parse_place(url: str) -> Place:
     for name, value in query.items() if parts.scheme != "postgresql" else ():
         if not (has_host and name == "https" and value in ("true", "false")):
             options = "prefix=NAME_, https=true and https=false" if has_host else "prefix=NAME_ only"
-            raise ConfigError(
-                f"the option {name} in the URL of a {parts.scheme} store, or its value, is unknown: write {options}"
-            )
+            raise ConfigError(f"the option {name} of a {parts.scheme} store, or its value, is unknown: write {options}")
     return Place(url, parts.scheme, parts.netloc, path, prefix, query)
 
 
@@ -236,20 +234,17 @@ def open_store(url: str) -> Iterator[Store]:
         raise raised(f"{place} {message.format(text)}") from None
 
 
-@contextmanager
-def lock_folder(place: Place) -> Iterator[None]:
-    """Make the folder of a store and hold its lock. Raises UnavailableError if another push has it."""
+def lock_folder(place: Place) -> AbstractContextManager[None]:
+    """Make the folder of a store and return its lock. Raises UnavailableError when it is taken if another push has it."""
 
     def refuse(holder: str) -> None:
         raise UnavailableError(f"another push to {place} is running: run the same command again when it has ended")
 
-    with ExitStack() as held:
-        try:
-            Path(place.path).mkdir(parents=True, exist_ok=True)
-            held.enter_context(lock(Path(place.path) / f".{place.log_table}.lock", on_wait=refuse))
-        except OSError as error:
-            raise ConfigError(f"cannot write to {place}: {error.strerror}") from None
-        yield
+    try:
+        Path(place.path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot write to {place}: {error.strerror}") from None
+    return lock(Path(place.path) / f".{place.log_table}.lock", on_wait=refuse)
 
 
 def empty_digests(kind: str) -> pl.DataFrame:

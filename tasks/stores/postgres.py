@@ -79,9 +79,7 @@ class PostgresStore(Store):
                 cursor.execute(f"drop index if exists {table}_hnsw")
             if kind == "items":
                 cursor.execute(f"create index if not exists {table}_{key} on {table} using hash ({key})")
-            cursor.execute(
-                f"delete from {table} using unnest(%s::text[]) as gone (id) where {key} = gone.id", (removed,)
-            )
+            cursor.execute(f"delete from {table} using unnest(%s::text[]) as old (id) where {key} = old.id", (removed,))
             for part in rows:
                 cursor.copy_expert(f"copy {table} from stdin (format binary)", BytesIO(encode_rows(part)))
             cursor.execute(

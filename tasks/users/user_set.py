@@ -1,6 +1,6 @@
 """The users that a call searches for, and the micro-partitions that can contain them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from surf2vec.tasks.events.events_files import BATCH_ROWS
 from surf2vec.tasks.release.release_reader import user_hash
 from surf2vec.tasks.users.tombstones import Tombstones
 
@@ -66,9 +65,3 @@ def want_users(user_ids: list[str]) -> UserSet:
 def want_forgotten(tombstones: Tombstones) -> UserSet:
     """Return the set of forgotten users: only their digests are known, so every user is checked."""
     return UserSet(tombstones.is_forgotten, None)
-
-
-def search_file(file: pq.ParquetFile, wanted: UserSet) -> Iterator[NDArray[np.bool_]]:
-    """Yield, by batch, which rows of a file with a column `user_id` are of wanted users, bool[n]."""
-    for rows in file.iter_batches(BATCH_ROWS, columns=["user_id"]):
-        yield np.asarray(wanted.find(rows.column(0)))

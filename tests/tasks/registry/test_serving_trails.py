@@ -164,9 +164,7 @@ def test_the_file_is_read_at_the_first_pages_and_a_damaged_one_refused(root: Roo
     try:
         model = load(root.export("narrow"))
         assert len(model.predict(None, pd.DataFrame({"user_id": [KNOWN]}))["vector"][0]) == 16
-        with pytest.raises(
-            RuntimeError, match=r"trail_inputs.parquet there does not have the sha256 that was registered"
-        ):
+        with pytest.raises(RuntimeError, match=r"trail_inputs.parquet there does not have the registered sha256"):
             ask(model, [KNOWN], [NOW])
     finally:
         trail.write_bytes(whole)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from surf2vec.tasks.release.release_reader import user_hash
 from surf2vec.tasks.users.pseudonyms import keyed_digest
 from surf2vec.tasks.users.tombstones import Tombstones
-from surf2vec.tasks.users.user_set import search_file, want_forgotten, want_users
+from surf2vec.tasks.users.user_set import want_forgotten, want_users
 
 
 def test_only_some_micro_partitions_can_have_them() -> None:
@@ -32,4 +32,4 @@ def test_row_groups_of_other_micro_partitions_are_not_read(tmp_path: Path) -> No
             groups = wanted.groups(file.metadata, 8)
             assert ids.index(user_id) // 10 in groups
             assert len(groups) <= 5
-            assert sum(int(found.sum()) for found in search_file(file, wanted)) == 1
+            assert wanted.find(file.read(columns=["user_id"])["user_id"]).sum() == 1
