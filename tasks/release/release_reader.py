@@ -304,12 +304,17 @@ def read_token(path: Path) -> dict[str, str]:
     return token if all(token.values()) else {}
 
 
+def describe_token(token: dict[str, str]) -> str:
+    """Return a pairing token in words."""
+    return "release {} (space {})".format(*token.values())
+
+
 def find_other(path: Path, manifest: dict[str, Any]) -> str:
     """Return in words that a file is of another release than the manifest; empty if it is not, or has no token."""
     own, found = token_of(manifest), read_token(path)
     if found in ({}, own):
         return ""
-    first, second = ("release {} (space {})".format(*token.values()) for token in (found, own))
+    first, second = map(describe_token, (found, own))
     return f"is of {first}, and the manifest of {second}: vectors of two releases do not belong together"
 
 
