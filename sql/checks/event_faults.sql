@@ -25,8 +25,7 @@ select
         or user_hash is null
         or ts is null
         or source is null
-        or line is null
-        or line < 1
+        or coalesce(line, 0) < 1
         or coalesce(user_id, '') = ''
         or coalesce(url, '') = ''
     ) as incomplete_events,

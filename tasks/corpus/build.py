@@ -46,7 +46,7 @@ from surf2vec.trainer.errors import InputError
 from surf2vec.trainer.events import OnEvent, ignore_event, log
 from surf2vec.trainer.store.tokens import CHANGED, VOCABULARY, Corpus, held_out_keys, open_corpus, partition_name
 from surf2vec.trainer.system.fan_out import HERE, FanOut
-from surf2vec.trainer.system.files import read_json
+from surf2vec.trainer.system.files import read_json, verify_all
 
 _EPOCH = date(1970, 1, 1)
 
@@ -71,7 +71,7 @@ def build_corpus(
     identity = name_corpus(inputs)
     folder = root.corpus(identity)
     if not (folder / CORPUS_MANIFEST).exists():
-        window.verify()
+        verify_all(window.files)
         base = None
         if of := request.base:
             oldest = (date.fromisoformat(window.until) - _EPOCH).days - of.retain_days if window.until else UNDATED
@@ -184,7 +184,7 @@ class Build:
                 "holes": holes,
                 "since": self.window.since,
                 "until": self.window.until,
-                "undated": self.window.is_undated,
+                "undated": any(file.day is None for file in self.window.files),
                 "has_order": has_order,
                 "funnel": funnel,
                 "files": rows["files"] | vocabulary,

@@ -13,7 +13,7 @@ from surf2vec.tasks.ingest.sources import EventsFile, events_files, read_catalog
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.users.tombstones import FORGOTTEN
 from surf2vec.trainer.errors import InputError
-from surf2vec.trainer.system.files import digest_json, verify_all
+from surf2vec.trainer.system.files import digest_json
 
 FORMAT_VERSION = 4
 _CLEANING = {"max_day_events", "min_item_events", "min_item_users", "min_user_events", "max_user_events"}
@@ -61,11 +61,6 @@ class Window:
         return self.days[-1].isoformat() if self.days else None
 
     @property
-    def is_undated(self) -> bool:
-        """Whether events without a time belong to the window."""
-        return any(file.day is None for file in self.files)
-
-    @property
     def num_events(self) -> int:
         return sum(file.about["rows"] for file in self.files)
 
@@ -77,10 +72,6 @@ class Window:
             "files": [escape(str(file.path)) for file in self.files],
             "undated_files": [str(file.path) for file in self.files if file.day is None],
         }
-
-    def verify(self) -> None:
-        """Raise DamageError unless every file of the window has the size and sha256 of sources.json."""
-        verify_all(self.files)
 
 
 def select_window(root: Root, since: date | None, until: date | None, window_days: int | None) -> Window:
@@ -98,9 +89,7 @@ def select_window(root: Root, since: date | None, until: date | None, window_day
         since = last - timedelta(days=window_days - 1)
     kept = [file for file in found if not file.day or (since or file.day) <= file.day <= (until or file.day)]
     names = {str(file.path.relative_to(root.path)) for file in kept}
-    entries = {
-        digest: entry for digest, entry in sorted(catalog.entries.items()) if not names.isdisjoint(entry["files"])
-    }
+    entries = {key: entry for key, entry in sorted(catalog.entries.items()) if not names.isdisjoint(entry["files"])}
     # By day, undated files first: a user's events are then in order, except within a day.
     files = sorted(kept, key=lambda file: (file.day or date.min, file.path.name))
     window = Window(

@@ -121,10 +121,7 @@ def export_vectors(
 
 @dataclass(frozen=True)
 class Writing:
-    """An export in progress: its folder, which has the projection if there is one, and the micro-partitions to write.
-
-    quantiles: of activity; none without.
-    """
+    """An export in progress: its folder, perhaps with a projection, the micro-partitions to write, and activity's quantiles."""
 
     folder: Path
     job: Export

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from surf2vec.tasks.events.events_files import BATCH_ROWS
 from surf2vec.tasks.export.without_users import count_users, list_named
 from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.registry.mlflow_runs import download
 from surf2vec.tasks.registry.ownership import Ownership
 from surf2vec.tasks.registry.tracking import Copy
 from surf2vec.tasks.registry.versions import Version, local_folder
@@ -107,8 +108,9 @@ class Copies(Ownership):
         return found, rows
 
     def _download(self, copy: Copy, name: str, folder: Path) -> Path | None:
-        with suppress(DamageError):
-            return tracking.download_copied(self.uri, copy, name, folder)
+        place = f"{copy.location.rstrip('/')}/{copy.tags['export_path']}/{name}"
+        with suppress(DamageError):  # it is missing
+            return download(self.uri, place, folder, name)
         return None
 
 

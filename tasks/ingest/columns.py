@@ -89,9 +89,7 @@ def _explain_missing(header: Sequence[str], names: Sequence[str]) -> str:
     """Return why none of the names is a column: there is none, or it is an object with fields of its own."""
     for name in names:
         if inner := [field for field in header if field.startswith(f"{name}.") and not _DATA.search(field)]:
-            return (
-                f"an object {name!r}, whose fields are {', '.join(map(repr, inner[:10]))}{', ...' * (len(inner) > 10)},"
-            )
+            return f"an object {name!r} with the fields {', '.join(map(repr, inner[:10]))}{', ...' * (len(inner) > 10)}"
     return f"no column {' or '.join(map(repr, names))}"
 
 

@@ -34,10 +34,7 @@ csv.field_size_limit(1 << 24)  # the module's default is shorter than a long URL
 
 
 def parse_fields(data: bytes, lines: Numbers, log: LogFile) -> pa.Table:
-    """Return the lines of a block (each ends with a newline) as a table of FIELDS_SCHEMA, without blank lines.
-
-    lines: the number of each line, int64[n].
-    """
+    """Return a block's lines, each with a newline and numbered by int64[n], as a table of FIELDS_SCHEMA, without blank ones."""
     shape = log.shape
     if shape.is_w3c:
         data = _blank_comments(data, lines, log)

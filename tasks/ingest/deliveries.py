@@ -64,10 +64,7 @@ class Delivery:
 
 
 def list_stamps(patterns: Sequence[str], remote: RemoteLogs) -> dict[str, Stamp]:
-    """Return the stamps of the files of the globs by name, each file once. Reads none of them.
-
-    Raises InputError when a glob matches nothing, or something that is not a readable file.
-    """
+    """Return the stamps of the files of the globs by name, each once, unread. Raises InputError if a glob has no such file."""
     paths: dict[str, str] = {}
     stamps: dict[str, Stamp] = {}
     for pattern in patterns:

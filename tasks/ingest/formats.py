@@ -78,11 +78,6 @@ class LogFile:
         return self.columns["method"] is not None or self.columns["status"] is not None
 
     @property
-    def views(self) -> tuple[str, ...]:
-        """The values of the column "view" in records of page views; none if all records are."""
-        return self.layout.views if self.columns["view"] else ()
-
-    @property
     def fields(self) -> str:
         """A description for people: its layout, which field is the user, the page and the time, and whether robots are known."""
         title = f"{self.layout.title}: " if self.layout.title else ""
@@ -191,10 +186,7 @@ def _json_objects(path: Path, lines: list[str]) -> list[dict[str, Any]]:
 def _choose_fields(
     log: LogFile, flat: Sequence[str], records: list[dict[str, Any]], config: IngestConfig, values: Values | None = None
 ) -> LogFile:
-    """Choose the fields of a log among flat columns and the fields of its first records.
-
-    Raises InputError if one is missing, or users or times are lists.
-    """
+    """Choose fields among flat columns and those of records. Raises InputError if one is missing, or users or times are lists."""
     found = [pair for record in records for pair in list_fields(record)]
     alone, listed = ({name for name, is_list in found if is_list == wanted} for wanted in (False, True))
     header = (*flat, *dict.fromkeys(name for name, _ in found))
@@ -204,9 +196,7 @@ def _choose_fields(
     lists = {role for role, name in columns.items() if name in listed}
     if refused := [role for role in lists & {"user", "url" in lists or "time"} if columns[role] not in alone]:
         role = refused[0]
-        raise InputError(
-            f"{log.path} has a list for the {role} ({columns[role]!r}), which must be one value: name another column"
-        )
+        raise InputError(f"{log.path} has a list for the {role} ({columns[role]!r}), not one value: name another")
     keys = {*flat, *(key for record in records for key in record)}
     is_nested = bool(lists or columns["date"] or {*filter(None, columns.values())} - keys)
     return replace(

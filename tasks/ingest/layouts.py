@@ -31,10 +31,7 @@ def _read() -> tuple[dict[str, Layout], dict[str, list[str]]]:
 
 
 def list_layouts(config: IngestConfig) -> dict[str, Layout]:
-    """Return the layouts that a log may have, by name: all, or the one that `ingest.layout` names.
-
-    Raises ConfigError if there is none of that name.
-    """
+    """Return the layouts that a log may have, by name: all, or that of `ingest.layout`. Raises ConfigError without that one."""
     known = config.layouts | _read()[0] | config.layouts  # one's own come first
     if not config.layout:
         return known

@@ -184,9 +184,7 @@ def _inspect(con: duckdb.DuckDBPyConnection, path: str, text: str, names: set[st
         return fields
     if not re.match("TIMESTAMP|DATE", kind := found["ts"]):
         way = "ts::timestamptz" if kind == "VARCHAR" else "to_timestamp(ts)"
-        raise InputError(
-            f"{path} uses $since or $until and returns ts as {kind}: return a time, for instance {way} as ts"
-        )
+        raise InputError(f"{path} uses $since or $until and returns ts as {kind}: return a time, such as {way} as ts")
     zoned = "ts" if kind.endswith("ZONE") else f"timezone({_quote(timezone)}, ts::timestamp)"
     return [*fields, f"timezone('UTC', {zoned})::date as day"]
 

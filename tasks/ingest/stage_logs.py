@@ -31,10 +31,7 @@ REPORT_SECONDS = 0.5
 
 
 def stage_logs(staging: Staging, fan_out: FanOut, progress: BytesRead) -> Iterator[Staged]:
-    """Stage every batch; yields what is staged, in order.
-
-    Raises InputError when a log cannot be read or changes meanwhile, ConfigError when the user key is not the root's.
-    """
+    """Stage every batch; yields what is staged in order. Raises InputError for an unreadable log, ConfigError for another key."""
     batches = staging.batches
     if fan_out.num_parts == 1 or len(batches) == 1:
         yield from _stage_each(staging, progress)

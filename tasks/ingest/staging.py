@@ -138,10 +138,7 @@ class Stager:
     remote: RemoteLogs
 
     def stage(self, batch: Batch) -> list[Staged]:
-        """Load logs and write the files of their sources; apart, if their times are not of one kind.
-
-        Raises InputError when one cannot be read or changes meanwhile.
-        """
+        """Load logs and write their files; apart, if their times differ in kind. Raises InputError if one cannot be read."""
         con, config, sources = self.con, self.staging.config, batch.sources
         with ExitStack() as stack:
             for source in sources:
@@ -217,7 +214,7 @@ class Stager:
             "asset_pattern": ASSET_PATTERN,
             "paths": paths,
             "place_bits": batch.place_bits,
-            "views": list(log.views),
+            "views": list(log.layout.views) if log.columns["view"] else [],
         }
         reader, sources = None, {}
         try:

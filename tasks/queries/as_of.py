@@ -44,7 +44,7 @@ from surf2vec.tasks.users.tombstones import Tombstones, read_tombstones
 from surf2vec.trainer.errors import InputError
 from surf2vec.trainer.events import OnEvent, ignore_event, log_progress
 from surf2vec.trainer.store.tokens import gather_spans, to_offsets
-from surf2vec.trainer.system.files import replace_file
+from surf2vec.trainer.system.files import replace_file, verify_all
 
 ROW_GROUP_ROWS = 8192
 BATCH_EVENTS, ROW_EVENTS = 300_000, 4
@@ -85,7 +85,7 @@ def as_of(
         with open(folder / "vectors", "wb") as file:
             os.posix_fallocate(file.fileno(), 0, 4 * shape[0] * shape[1])  # a full disk shows here
         vectors = np.memmap(folder / "vectors", np.float32, "r+", shape=shape)
-        window.verify()
+        verify_all(window.files)
         room_bytes = spare_bytes(memory_bytes) - 3 * max(one.get("trail", {"bytes": 0})["bytes"] for one in used)
         partitions = con.sql("select micro_partition from int_requests").fetchnumpy()["micro_partition"]
         sizes = np.bincount(partitions, minlength=window.partitions) + count_partitions(con, window.params, window)

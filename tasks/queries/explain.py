@@ -112,10 +112,7 @@ def _find_urls(corpus: Corpus, items: list[int]) -> dict[int, str]:
 
 
 def _weigh_pages(root: Root, manifest: dict[str, Any], user_id: str) -> list[dict[str, Any]]:
-    """Returns the last pages of a user, newest first, each with its weight in the trail of a release.
-
-    No pages if the release has no trail, or its corpus was removed.
-    """
+    """Returns a user's last pages, newest first, with their weights in a release's trail; none without a trail or its corpus."""
     corpus = open_corpus_of(root, manifest) if "trail" in manifest else None
     if corpus is None or not (tokens := read_tokens(corpus, user_id)):
         return []

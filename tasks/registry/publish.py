@@ -117,19 +117,15 @@ def _copy_release(
             return version
         model_id = tracking.log_model(uri, mlflow_run, content, scratch)
     cards = model_card(publish.model_name), version_card(record, manifest, size_bytes, content.config.get("export_uri"))
-    tags = _describe_version(record, manifest) | content.tags
-    return tracking.register(uri, publish.model_name, model_id, mlflow_run, cards, tags)
+    # Tags by which releases are found and compared; everything else is on the version's card.
+    metrics, until = record.steps.evaluate.metrics, record.steps.corpus.until
+    tags = {name: manifest[name] for name in ("release", "space_id")} | ({"window_until": until} if until else {})
+    tags |= {name: f"{metrics[name]:.4f}" for name in ("hit_at_10", "popularity_hit_at_10") if name in metrics}
+    return tracking.register(uri, publish.model_name, model_id, mlflow_run, cards, tags | content.tags)
 
 
 def attach_report(root: Root, publish: PublishConfig, registered: RegisterStep, report_path: Path) -> None:
     mlflow_runs.log_run(registry_uri(root, publish), registered.mlflow_run_id, files=[report_path])
-
-
-def _describe_version(record: RunRecord, manifest: dict[str, Any]) -> dict[str, str]:
-    """Return the tags by which releases are found and compared; everything else is on the version's card."""
-    metrics, until = record.steps.evaluate.metrics, record.steps.corpus.until
-    tags = {name: manifest[name] for name in ("release", "space_id")} | ({"window_until": until} if until else {})
-    return tags | {name: f"{metrics[name]:.4f}" for name in ("hit_at_10", "popularity_hit_at_10") if name in metrics}
 
 
 def _count_bytes(manifest: dict[str, Any]) -> int:

@@ -67,7 +67,7 @@ class Fetcher:
 
     def get(self, version: Version, name: str, about: dict[str, Any], target: Path) -> None:
         """Copy a file of the release to `target`, unless it is there. Raises DamageError with its name if it is corrupt."""
-        if _is_complete(target, about):
+        if is_whole(target, about):
             return
         arriving, what = target.with_name(f"{target.name}.part"), f"{name} of {version.place}"
         if (source := _find_source(version, name, self.tag)) and source.exists():
@@ -87,7 +87,7 @@ class Fetcher:
             if leads_outside(name):
                 raise DamageError(f"the manifest of {version.place} names {name!r}, which is outside its folder")
             target = folder / name
-            if older and not _is_complete(target, about) and _is_complete(older / name, about):
+            if older and not is_whole(target, about) and is_whole(older / name, about):
                 target.unlink(missing_ok=True)
                 link_file(older / name, target)
             self.get(version, name, about, target)
@@ -111,7 +111,7 @@ def pull(
         path, out_path = Path(scratch) / EXPORT_MANIFEST, out / EXPORT_MANIFEST
         manifest = check_manifest(fetcher.get_manifest(version, path), f"{EXPORT_MANIFEST} of {version.place}")
         is_same = out_path.exists() and out_path.read_bytes() == path.read_bytes()
-        is_complete = is_same and all(_is_complete(out / name, about) for name, about in list_files(manifest).items())
+        is_complete = is_same and all(is_whole(out / name, about) for name, about in list_files(manifest).items())
         num_forgotten = 0
         if is_complete and not _count_forgotten(out, forgotten):
             shutil.rmtree(gathered)  # the replaced folder, left by a pull that was killed after the exchange
@@ -270,7 +270,7 @@ def put_in_place(gathered: Path, out: Path, names: set[str]) -> None:
     put_folder(gathered, out)
 
 
-def _is_complete(path: Path, about: dict[str, Any]) -> bool:
+def is_whole(path: Path, about: dict[str, Any]) -> bool:
     try:
         verify_file(path, about)
     except DamageError:

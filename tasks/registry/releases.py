@@ -132,10 +132,7 @@ def _write_tables(tracking_uri: str, version: Version, tags: Mapping[str, str | 
 
 
 def add_serving(root: Root, publish: PublishConfig, record: RunRecord) -> RunRecord:
-    """Return a record with the current alias of its version, and the reason for which a person promoted it.
-
-    Both are None if nothing is registered, or if MLflow cannot be reached.
-    """
+    """Return a record with its version's alias, and why a person promoted it; None if nothing is registered or MLflow is away."""
     registered, gate = record.steps.registered, record.steps.gate
     try:
         found = read_registry(root, publish) if registered else Registered([], {})

@@ -223,12 +223,6 @@ def list_copies(tracking_uri: str) -> list[Copy]:
     ]
 
 
-def download_copied(tracking_uri: str, copy: Copy, path: str, folder: Path) -> Path:
-    """Copy a file of the export in a logged model to `folder`; return its path. Raises DamageError if it is missing."""
-    place = f"{copy.location.rstrip('/')}/{copy.tags['export_path']}/{path}"
-    return download(tracking_uri, place, folder, f"{path} of the logged model {copy.model_id}")
-
-
 def delete_model(tracking_uri: str, model_id: str) -> None:
     with connect(tracking_uri) as client:
         get_artifact_repository(client.get_logged_model(model_id).artifact_location, tracking_uri).delete_artifacts()

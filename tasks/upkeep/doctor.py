@@ -83,8 +83,9 @@ def _examine_events(root: Root) -> Iterator[Diagnosis]:
         return
     with TemporaryDirectory() as spill, connect(EVENTS_BYTES, Path(spill), EVENTS_THREADS) as con:
         for name, entries in sharers:
-            file = {root.path / name: catalog.files[name]}
-            for one in list(_find_altered(file)) or list(_find_broken(con, file, catalog.partitions or 1)):
+            path, about = root.path / name, catalog.files[name]
+            altered = list(_find_altered({path: about}))
+            for one in altered or _find_broken(con, path, about, catalog.partitions or 1):
                 fix = f"remove {one.place}, if it is there, and ingest {name_logs(entries)} again"
                 yield replace(one, message=f"{one.message}; {fix}")
             if sum(entry["days"][day_of(name)] for entry in entries) != catalog.files[name]["rows"]:
@@ -179,15 +180,14 @@ def _find_altered(files: dict[Path, dict[str, Any]]) -> Iterator[Diagnosis]:
             yield damage(str(path), str(error))
 
 
-def _find_broken(con: duckdb.DuckDBPyConnection, files: dict[Path, dict[str, Any]], parts: int) -> Iterator[Diagnosis]:
-    """Yield each events file whose checksum is right, but whose number of rows is wrong or whose events break a rule."""
-    for path, about in files.items():
-        if (rows := pq.read_metadata(path).num_rows) != about["rows"]:
-            yield damage(str(path), f"{path} has {rows:,} rows where its manifest says {about['rows']:,}")
-        [faults] = fetch_rows(con, "checks/event_faults", {"files": [glob.escape(str(path))], "partitions": parts})
-        for check, fault in EVENTS_CHECKS.items():
-            if faults[check]:
-                yield damage(str(path), f"{path} has {format_counted(faults[check], 'event')} {fault} ({check})")
+def _find_broken(con: duckdb.DuckDBPyConnection, path: Path, about: dict[str, Any], parts: int) -> Iterator[Diagnosis]:
+    """Yield the faults of an events file whose checksum is right: a wrong number of rows, and events that break a rule."""
+    if (rows := pq.read_metadata(path).num_rows) != about["rows"]:
+        yield damage(str(path), f"{path} has {rows:,} rows where its manifest says {about['rows']:,}")
+    [faults] = fetch_rows(con, "checks/event_faults", {"files": [glob.escape(str(path))], "partitions": parts})
+    for check, fault in EVENTS_CHECKS.items():
+        if faults[check]:
+            yield damage(str(path), f"{path} has {format_counted(faults[check], 'event')} {fault} ({check})")
 
 
 def _warn(paths: set[Path], what: str) -> Iterator[Diagnosis]:

@@ -20,7 +20,7 @@ from surf2vec.tasks.corpus.window import name_corpus
 from surf2vec.tasks.ingest.sources import Catalog, read_catalog
 from surf2vec.tasks.ingest.user_key import look_up_key
 from surf2vec.tasks.registry.faults import TAG_PATH, TAG_SHA256
-from surf2vec.tasks.registry.pull import Fetcher, find_version, pull, referenced_folder
+from surf2vec.tasks.registry.pull import Fetcher, find_version, is_whole, pull, referenced_folder
 from surf2vec.tasks.registry.release_state import FORMAT_VERSION, KEY_FINGERPRINT, STATE_MANIFEST
 from surf2vec.tasks.registry.versions import Version
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
@@ -37,7 +37,7 @@ from surf2vec.trainer.store.generation import has_generation, read_manifest, wri
 from surf2vec.trainer.store.layout import STORE_MANIFEST
 from surf2vec.trainer.store.tokens import partition_name
 from surf2vec.trainer.store.writer import remove_unreferenced
-from surf2vec.trainer.system.files import describe_file, link_file, sync_path, sync_paths, verify_file
+from surf2vec.trainer.system.files import describe_file, link_file, sync_path, sync_paths
 
 
 def restore(root: Root, uri: str, tracking_uri: str, on_event: OnEvent = ignore_event) -> dict[str, Any]:
@@ -176,9 +176,7 @@ def _restore_store(root: Root, release: str, scratch: Path, state: dict[str, Any
     files = {name: about for name, about in state["files"].items() if name.startswith("store/")}
     for name, about in files.items():
         target = root.store / PurePosixPath(name).name
-        try:
-            verify_file(target, about)
-        except DamageError:
+        if not is_whole(target, about):
             target.unlink(missing_ok=True)
             link_file(scratch / name, target)
     sync_paths(root.store / PurePosixPath(name).name for name in files)

@@ -1,6 +1,5 @@
 """Reads lists of user ids: one id per line, or a column of a CSV or Parquet file."""
 
-from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -8,11 +7,7 @@ import polars as pl
 from surf2vec.tasks.config import ColumnsConfig
 from surf2vec.trainer.errors import InputError
 
-_SCANS = {
-    ".csv": partial(pl.scan_csv, infer_schema=False),
-    ".tsv": partial(pl.scan_csv, infer_schema=False, separator="\t"),
-    ".parquet": pl.scan_parquet,
-}
+_TABLES = (".csv", ".tsv", ".parquet")
 
 
 def read_ids(path: Path, columns: ColumnsConfig) -> list[str]:
@@ -22,7 +17,7 @@ def read_ids(path: Path, columns: ColumnsConfig) -> list[str]:
     Raises InputError when the file cannot be read, has no such column, or has no id.
     """
     try:
-        is_table = path.suffix in _SCANS  # in a text file, an id may begin or end with a space
+        is_table = path.suffix in _TABLES  # in a text file, an id may begin or end with a space
         found = _read_column(path, columns) if is_table else path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError, pl.exceptions.PolarsError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
@@ -34,7 +29,8 @@ def read_ids(path: Path, columns: ColumnsConfig) -> list[str]:
 
 
 def _read_column(path: Path, columns: ColumnsConfig) -> list[str]:
-    table: pl.LazyFrame = _SCANS[path.suffix](path)  # type: ignore[operator]
+    is_parquet, separator = path.suffix == ".parquet", "\t" if path.suffix == ".tsv" else ","
+    table = pl.scan_parquet(path) if is_parquet else pl.scan_csv(path, infer_schema=False, separator=separator)
     header = table.collect_schema().names()
     name = next((name for name in columns.user if name in header), None)
     if name is None:

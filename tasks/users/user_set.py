@@ -16,10 +16,7 @@ from surf2vec.tasks.users.tombstones import Tombstones
 
 @dataclass(frozen=True)
 class UserSet:
-    """find: bool[n] for an Arrow column of ids; hashes: of the wanted users, uint64[m], or None if unknown.
-
-    seen: the wanted users that `find` has met, if their ids are known.
-    """
+    """find: bool[n] of a column of ids; hashes: of the wanted users, uint64[m], or None; seen: whose ids `find` met, if known."""
 
     find: Callable[[Any], NDArray[np.bool_]]
     hashes: NDArray[np.uint64] | None
