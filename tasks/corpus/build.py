@@ -73,9 +73,10 @@ def build_corpus(
     if not (folder / CORPUS_MANIFEST).exists():
         verify_all(window.files)
         base = None
-        if of := request.base:
-            oldest = (date.fromisoformat(window.until) - _EPOCH).days - of.retain_days if window.until else UNDATED
-            base = BaseCorpus(open_corpus(root.corpus(of.window_id)), oldest, of.is_full)
+        if earlier := request.base:
+            last_day = (date.fromisoformat(window.until) - _EPOCH).days if window.until else None
+            oldest_day = UNDATED if last_day is None else last_day - earlier.retain_days
+            base = BaseCorpus(open_corpus(root.corpus(earlier.window_id)), oldest_day, earlier.is_full)
         threads = threads or os.cpu_count() or 1
         with (
             explain_failures(root, "the corpus is built", memory_bytes),

@@ -45,7 +45,7 @@ def find_first_visits(user: NDArray[Any], item: NDArray[np.int32]) -> NDArray[np
 
 
 def keep_in_vocabulary(lengths: NDArray[np.int64], item_ix: NDArray[np.int32]) -> Tokens:
-    """Return histories, of `lengths` int64[N] events a user, without items outside the vocabulary: item_ix int32[E] is -1."""
+    """Return histories without items outside the vocabulary. lengths int64[N]: events of each user; item_ix int32[E]: or -1."""
     is_known = item_ix >= 0
     return Tokens(to_offsets(is_known)[to_offsets(lengths)], item_ix[is_known])
 
@@ -59,7 +59,7 @@ def keep_newest(histories: Tokens, is_kept: NDArray[np.bool_], max_user_events: 
 
 
 def find_held_out(histories: Tokens) -> NDArray[np.int32]:
-    """Return where the newest first visit to an item is in each user's tokens, of one at least, int32[N]; -1 if at place 0."""
+    """Return where in each user's tokens, at least one, the newest first visit to an item is, int32[N]; -1 if only at place 0."""
     offsets, tokens = histories.offsets, histories.tokens
     if not len(tokens):
         return np.full(len(offsets) - 1, -1, dtype=np.int32)

@@ -203,7 +203,7 @@ def continue_rows(base: pa.Table, window: pa.Table, oldest_day: int) -> tuple[pa
 
 
 def find_changed(base: Tokens, now: Tokens) -> NDArray[np.bool_]:
-    """Return which rows to train, bool[n]: those that have tokens and others than the base, whose rows are the first of `now`."""
+    """Return which rows to train, bool[n]: those that have tokens, and not the base's, whose rows are the first of `now`."""
     num_before, lengths = len(base.offsets) - 1, np.diff(now.offsets)
     is_changed = lengths > 0
     same = np.flatnonzero(lengths[:num_before] == np.diff(base.offsets))

@@ -32,7 +32,8 @@ def erase_from_export(
 ) -> dict[str, Any]:
     """Write an export without these users to `out`, which may be `folder`. Return its manifest, which includes `values`.
 
-    One file of vectors is in memory at a time, then the index. Raises DamageError, or ResourceError if disk or memory are small.
+    One file of vectors is in memory at a time, then the index. Raises DamageError if a file does not match the manifest,
+    ResourceError if disk or memory do not suffice.
     """
     release = open_folder(folder)
     manifest = dict(release.manifest)

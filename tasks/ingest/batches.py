@@ -47,7 +47,7 @@ class Batch:
 
 
 def make_batches(logs: Iterable[Log]) -> tuple[Batch, ...]:
-    """Return the logs in batches: small ones that are read alike together; others alone, as those with numbers of their rows."""
+    """Return the logs in batches: small ones that are read alike together; others alone, and logs whose rows have own numbers."""
     batches: list[list[Log]] = []
     growing: dict[str, tuple[list[Log], int]] = {}  # how logs are read → their last batch, and its bytes
     for log, source in logs:

@@ -23,7 +23,7 @@ Values = Callable[[str], Sequence[Any]]
 def choose_columns(
     path: Path, header: Sequence[str], config: IngestConfig, values: Values
 ) -> tuple[dict[str, str | None], Layout]:
-    """Return the field of each role, or None: the first of its names that is one, else but for case; and the layout.
+    """Return the layout, and the field of each role, or None: its first name with an exact match, else one that ignores case.
 
     A role that the settings name has that field; others that of the layout; method, status and agent else one by a usual name.
     Raises InputError when a name matches several fields, or for all fields that are missing.

@@ -34,7 +34,7 @@ csv.field_size_limit(1 << 24)  # the module's default is shorter than a long URL
 
 
 def parse_fields(data: bytes, lines: Numbers, log: LogFile) -> pa.Table:
-    """Return a block's lines, each with a newline and numbered by int64[n], as a table of FIELDS_SCHEMA, without blank ones."""
+    """Return a block's lines, which end with newlines and have the numbers `lines` int64[n], as FIELDS_SCHEMA; no blank ones."""
     shape = log.shape
     if shape.is_w3c:
         data = _blank_comments(data, lines, log)

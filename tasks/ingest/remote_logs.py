@@ -54,7 +54,7 @@ class RemoteLogs:
                 found = {info["name"]: info}
         files = {store.unstrip_protocol(name): _stamp(info) for name, info in found.items() if info["type"] == "file"}
         if not files:
-            raise InputError(f"no object matches {pattern!r}: check bucket and path, and quote a glob from the shell")
+            raise InputError(f"no object matches {pattern!r}: check bucket and path, and quote a glob in the shell")
         return files
 
     def glob(self, pattern: str) -> tuple[str, ...]:

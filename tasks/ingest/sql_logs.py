@@ -112,7 +112,7 @@ def _result_path(name: str, folder: Path) -> Path:
 
 
 def extract_source(name: str, folder: Path, target: Path, config: IngestConfig) -> IngestConfig:
-    """Write a source's rows, in their order, to a Parquet file; return the settings to read it with, as it has fixed columns."""
+    """Write a source's rows, in order, to a Parquet file; return the settings that read it: its columns have fixed names."""
     target.parent.mkdir(parents=True, exist_ok=True)
     result = _result_path(name, folder)
     about = pq.read_metadata(result)
@@ -135,7 +135,7 @@ def _read_results() -> duckdb.DuckDBPyConnection:
 
 
 def _read_statement(path: str) -> tuple[str, set[str]]:
-    """Return a file's one select, without semicolon, and which of `since` and `until` it uses. Raises InputError for others."""
+    """Return a file's select, without semicolon, and which of `since` and `until` it uses. Raises InputError unless it is one."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
         statements = duckdb.connect().extract_statements(text)

@@ -138,7 +138,7 @@ class Stager:
     remote: RemoteLogs
 
     def stage(self, batch: Batch) -> list[Staged]:
-        """Load logs and write their files; apart, if their times differ in kind. Raises InputError if one cannot be read."""
+        """Load logs and write their files, apart if times differ in kind. Raises InputError for unreadable or changed ones."""
         con, config, sources = self.con, self.staging.config, batch.sources
         with ExitStack() as stack:
             for source in sources:

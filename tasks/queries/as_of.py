@@ -67,7 +67,7 @@ def as_of(
     """Write `out`: the file `rows` in its order, with `release` and `vector`, float32[D]. Returns a summary.
 
     Both are null before the first release; the vector also for a user who is not in the release, and whom a night at that time
-    would not keep. Who came after the release has zeros for an interest. Takes no lock. Raises a SurfError; then `out` stays.
+    would not keep. Who came later has zeros for an interest. Takes no lock. Raises a SurfError: `out` is then unchanged.
     """
     started = time.monotonic()
     check_out(out, "Parquet", "vectors.parquet")

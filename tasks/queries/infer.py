@@ -256,9 +256,8 @@ def _clean(
     scratch.mkdir(exist_ok=True)
     params = window.params
     with connect(duckdb_bytes(query.memory_bytes), scratch / "spill", query.threads) as con:
-        con.read_parquet(escape(str(release.generation.folder / VOCABULARY))).select("url, item_ix").create(
-            "vocabulary"
-        )
+        vocabulary = con.read_parquet(escape(str(release.generation.folder / VOCABULARY)))
+        vocabulary.select("url, item_ix").create("vocabulary")
         events = con.read_parquet(params["files"], hive_partitioning=False)
         num_unknown = events.join(con.table("vocabulary"), "url", "anti").count("*").fetchall()[0][0]
         everything = CorpusPart(

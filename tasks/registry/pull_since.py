@@ -38,7 +38,7 @@ def pull_since(
 ) -> dict[str, Any]:
     """Write the changes from version `since` to the release of `uri` into the folder `out`; replace earlier changes in it.
 
-    Users who were `forgotten` are listed as removed. Raises InputError if `out` holds anything else, or for an unknown version.
+    Users who were `forgotten` count as removed. Raises InputError if `out` holds more than changes, or for an unknown version.
     """
     check_out(out)
     if (out / EXPORT_MANIFEST).exists() and "since" not in read_json(out / EXPORT_MANIFEST):

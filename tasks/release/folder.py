@@ -93,7 +93,7 @@ def part_name(partition: int) -> str:
 
 
 def check_manifest(manifest: Any, what: str) -> dict[str, Any]:
-    """Return a release's manifest. Raises DamageError, which calls it `what`, if readers lack something or files are outside."""
+    """Return a release's manifest. Raises DamageError, which calls it `what`, if readers lack something, or a file is outside."""
     try:
         files = list_files(manifest)
         sizes = [manifest[name] for name in ("vector_size", "num_users", "num_items", "partitions")]

@@ -235,7 +235,7 @@ def open_store(url: str) -> Iterator[Store]:
 
 
 def lock_folder(place: Place) -> AbstractContextManager[None]:
-    """Make the folder of a store and return its lock. Raises UnavailableError when it is taken if another push has it."""
+    """Make the folder of a store, and return its lock, which raises UnavailableError if another push has it."""
 
     def refuse(holder: str) -> None:
         raise UnavailableError(f"another push to {place} is running: run the same command again when it has ended")
