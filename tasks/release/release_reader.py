@@ -242,8 +242,7 @@ class UserFile:
         groups = [self.metadata.row_group(group) for group in range(self.metadata.num_row_groups)]
         self.bounds = [*(group.column(0).data_page_offset for group in groups), *self.bounds]
         self.starts = list(accumulate((group.num_rows for group in groups), initial=0))
-        # Parquet orders strings by their bytes. Ids that ingest lets in are short enough for statistics.
-        self.least = [group.column(0).statistics.min.encode() for group in groups]
+        self.least = [self.read_least(group) for group in range(len(groups))]
 
     def load(self, pieces: list[int]) -> pa.BufferReader:
         """Return the file with only these row groups filled in (-1: the footer). They are compared with their digests."""
@@ -264,6 +263,14 @@ class UserFile:
         """
         with pq.ParquetFile(self.load(groups), metadata=self.metadata) as file:
             return {group: file.read_row_group(group, columns=columns, use_threads=False) for group in groups}
+
+    def read_least(self, group: int) -> bytes:
+        """Return the least id of a row group as bytes (Parquet orders strings by their bytes)."""
+        statistics = self.metadata.row_group(group).column(0).statistics
+        if statistics is not None and statistics.has_min_max:
+            return statistics.min.encode()
+        # Ids above 4 kB get no statistics. Rows are sorted, so the first id is the least.
+        return self.read([group], ["user_id"])[group]["user_id"][0].as_py().encode()
 
 
 def compared_columns(manifest: dict[str, Any]) -> slice:

@@ -186,7 +186,7 @@ def test_what_serves_keeps_its_verdict_and_rollback_target(root: Root) -> None:
     erase(root, ["user-11"])
     tags = read_model(root.tracking_uri, CONFIG.model_name).champion.tags
     assert (tags["gate"], tags["override_reason"], tags["champion_before"]) == ("overridden", "a holiday", "1")
-    with pytest.raises(InputError, match="no version served before version 3, or it was removed: there is nothing"):
+    with pytest.raises(InputError, match="no version served before version 3, or it was removed: nothing"):
         rollback(root, CONFIG, None)
 
 

@@ -166,7 +166,7 @@ def test_the_key_of_pseudonyms_is_checked_but_its_fingerprint_does_not_leave_the
     assert not any(known.encode() in path.read_bytes() for path in places if path.is_file())
     for key, message in (
         (None, "USER_KEY, which is not set"),
-        ("another key of 16 bytes", "not the one that the pseudonyms"),
+        ("another key of 16 bytes", "not that of the pseudonyms"),
     ):
         monkeypatch.setenv("USER_KEY", key) if key else monkeypatch.delenv("USER_KEY")
         with pytest.raises(ConfigError, match=message):
