@@ -1,8 +1,7 @@
 """The cleaning rules and the choice of held-out tokens, as pure functions of tables and arrays.
 
-Events are a table (user int32, day int32, us int64, item int32), sorted by user and time; day counts from 1970, or is UNDATED;
-then us is a position.
-Legend: E events, N users, I items.
+Events are a table (user int32, day int32, us int64, item int32), sorted by user and time; day counts from 1970, or is UNDATED:
+then us is a position. Legend: E events, N users, I items.
 """
 
 from typing import Any

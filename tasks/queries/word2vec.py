@@ -26,9 +26,8 @@ def export_word2vec(
 ) -> dict[str, Any]:
     """Write the user or item vectors of an export or a pulled release to `out`; gzipped if its name ends in .gz.
 
-    Returns a summary; "renamed" counts names that had to be percent-encoded (trainer/gensim/word2vec_format.py).
-    Raises ConfigError if there is no export or `out` is a folder or inside the export, DamageError for an altered export,
-    ResourceError if writing fails: `out` is then unchanged.
+    Returns a summary; "renamed" counts percent-encoded names (trainer/gensim/word2vec_format.py). Raises ConfigError without an
+    export, or if `out` is a folder or in it, DamageError, or ResourceError if writing fails: `out` is then unchanged.
     """
     if which not in KEYS:
         raise ConfigError(f"{which!r} is neither users nor items")

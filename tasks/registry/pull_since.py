@@ -29,12 +29,7 @@ GROUP_ROWS = {"users": USER_ROW_GROUP_ROWS, "items": ITEM_ROW_GROUP_ROWS}
 
 
 def pull_since(
-    uri: str,
-    out: Path,
-    since: int,
-    tracking_uri: str,
-    on_event: OnEvent = ignore_event,
-    forgotten: Tombstones = NOBODY,
+    uri: str, out: Path, since: int, tracking_uri: str, on_event: OnEvent = ignore_event, forgotten: Tombstones = NOBODY
 ) -> dict[str, Any]:
     """Write the changes from version `since` to the release of `uri` into the folder `out`; replace earlier changes in it.
 

@@ -11,9 +11,8 @@ a column `user_id` and returns a row for each user id, in the same order:
 
 With a column `pages`, a list of URLs a row, oldest first, a vector's trail is computed from the last of them. A user who is
 unknown, or has no id, then has neither interest nor activity: zeros. Nobody has an interest if the release was reduced: its
-dimensions mix interest and trail.
-URLs become items by the rules of the release. Those that it does not know are left out. A user without any other keeps last
-night's vector, or None.
+dimensions mix interest and trail. URLs become items by the rules of the release. Those that it does not know are left out. A user
+without any other keeps last night's vector, or None.
 
 `items` leaves out the row's `pages`, and those in a column `seen`, a list of URLs a row, from which no vector is computed. With
 params {"seen": "keep"} and without that column nothing is left out.
