@@ -1,7 +1,7 @@
 """Plans a training of a given size without data, with the trainer's planner and this machine's current state."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ def plan_size(
         plan = plan_equal(work, sizes, config, (budget, rates), num_workers)
         among = f"{num_workers} equal workers, {on_machine} on each machine like this one, 10 Gbit/s between them; for each:"
         plan = replace(plan, reasons=(among, *plan.reasons))
-    return {"kernel": kernel.name, "kernel_reason": kernel.reason, "workers": num_workers} | plan.to_json()
+    return {"kernel": kernel.name, "kernel_reason": kernel.reason, "workers": num_workers} | asdict(plan)
 
 
 def plan_job(job: Job, folder: Path, on_event: OnEvent) -> Plan:
@@ -85,7 +85,7 @@ def plan_equal(work: Work, sizes: Sizes, config: TrainConfig, each: tuple[Budget
     for own in share.partitions:
         own_work = replace(work, users=[work.users[p] for p in own], tokens=[work.tokens[p] for p in own])
         members.append(WorkerSpec(own_work, *each))
-    return max(plan_together(form_team(members, weights, share, config), sizes, config), key=lambda plan: plan.seconds)
+    return max(plan_together(form_team(members, weights, share, config), sizes), key=lambda plan: plan.seconds)
 
 
 def spread(total: int, partitions: int, extra: float) -> list[int]:

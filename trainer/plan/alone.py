@@ -6,8 +6,7 @@ table is divided into blocks only if it leaves no room for slots, because blocks
 planner takes the one that moves fewest bytes.
 """
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.plan.prediction import Prediction, Rates, predict
@@ -85,9 +84,6 @@ class Plan(Prediction):
     def is_resident(self) -> bool:
         """Whether one chunk has all users, which then stay in memory over all epochs."""
         return self.num_chunks == 1
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def plan_training(work: Work, sizes: Sizes, budget: Budget, rates: Rates, began: Division | None = None) -> Plan:

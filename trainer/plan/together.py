@@ -80,14 +80,12 @@ def form_team(members: Sequence[WorkerSpec], weights: Sequence[float], share: Sh
     return TeamSpec(members, weights, share, [share.place_tokens(order).tolist() for order in orders])
 
 
-def plan_together(
-    team: TeamSpec, sizes: Sizes, config: TrainConfig, resumed_from: SharingPlan | None = None
-) -> list[Plan]:
+def plan_together(team: TeamSpec, sizes: Sizes, resumed_from: SharingPlan | None = None) -> list[Plan]:
     """Return the plan of every worker. `resumed_from`: that of a resumed training, which is kept as its order depends on it.
 
     Raises ConfigError when the settings do not allow `train.sharing`, ResourceError with the numbers when nothing fits.
     """
-    chosen = choose_sharing(team, sizes, config) if resumed_from is None else keep_plan(team, sizes, resumed_from)
+    chosen = choose_sharing(team, sizes) if resumed_from is None else keep_plan(team, sizes, resumed_from)
     sized, plans = replace(sizes, sharing=chosen.sharing), []
     num_users, num_blocks = sum(member.work.num_users for member in team.members), chosen.num_blocks
     has_trail = all(has_trail_on_device(each.work, sized, each.budget, num_blocks) for each in team.members)
@@ -105,21 +103,22 @@ def plan_together(
     return plans
 
 
-def choose_sharing(team: TeamSpec, sizes: Sizes, config: TrainConfig) -> SharingPlan:
+def choose_sharing(team: TeamSpec, sizes: Sizes) -> SharingPlan:
     """Return the best sharing that fits every worker."""
-    if config.sharing == "sharded" and not sizes.can_split:
+    wanted = sizes.config.sharing
+    if wanted == "sharded" and not sizes.can_split:
         raise ConfigError(
             "train.sharing is sharded, but with train.dm or train.items_from the item table cannot be divided: "
             "take replicated or asynchronous"
         )
-    if config.sharing != "auto":
-        chosen = _fit(team, sizes, config, config.sharing) or _refuse(team, sizes, config, config.sharing)
+    if wanted != "auto":
+        chosen = _fit(team, sizes, wanted) or _refuse(team, sizes, wanted)
         return replace(chosen, why="train.sharing is set to it")
-    replicated = _fit(team, sizes, config, "replicated")
-    sharded = _fit(team, sizes, config, "sharded") if sizes.can_split else None
+    replicated = _fit(team, sizes, "replicated")
+    sharded = _fit(team, sizes, "sharded") if sizes.can_split else None
     if replicated is None:  # nor asynchronous, which takes more memory
         last = "sharded" if sizes.can_split else "asynchronous"
-        return replace(sharded or _refuse(team, sizes, config, last), why="a whole table does not fit every worker")
+        return replace(sharded or _refuse(team, sizes, last), why="a whole table does not fit every worker")
     if team.is_on_gpu:
         return replace(replicated, why="the table fits every GPU")
     token_bytes = replicated.sent_bytes / max(1, min(member.work.num_tokens for member in team.members))
@@ -129,7 +128,7 @@ def choose_sharing(team: TeamSpec, sizes: Sizes, config: TrainConfig) -> Sharing
     cost += f", more than {SUMMED_BYTES_PER_TOKEN}"
     if sharded:
         return replace(sharded, why=f"with all of it at each worker {cost}")
-    asynchronous = _fit(team, sizes, config, "asynchronous")
+    asynchronous = _fit(team, sizes, "asynchronous")
     if asynchronous:
         return replace(asynchronous, why=f"the table cannot be divided, and {cost}")
     return replace(replicated, why="nothing else fits every worker")
@@ -157,9 +156,9 @@ def _sharing(team: TeamSpec, config: TrainConfig, mode: str) -> Sharing:
     return Sharing(mode, tuple(team.weights), tokens, staleness, cuts_places=not team.is_on_gpu)
 
 
-def _fit(team: TeamSpec, sizes: Sizes, config: TrainConfig, mode: str) -> SharingPlan | None:
+def _fit(team: TeamSpec, sizes: Sizes, mode: str) -> SharingPlan | None:
     """Return this mode of sharing with a division that fits all workers; None if none fits."""
-    sized = replace(sizes, sharing=_sharing(team, config, mode))
+    sized = replace(sizes, sharing=_sharing(team, sizes.config, mode))
     for num_blocks in sized.sharing.block_counts(sizes.can_split, MAX_BLOCKS):
         places = _chunk_places(team, sized, num_blocks)
         if places == 0:
@@ -199,8 +198,8 @@ def _plan_sharing(team: TeamSpec, sizes: Sizes, num_blocks: int, chunk_places: i
     )
 
 
-def _refuse(team: TeamSpec, sizes: Sizes, config: TrainConfig, mode: str) -> SharingPlan:
-    sized = replace(sizes, sharing=_sharing(team, config, mode))
+def _refuse(team: TeamSpec, sizes: Sizes, mode: str) -> SharingPlan:
+    sized = replace(sizes, sharing=_sharing(team, sizes.config, mode))
     least = min(team.members, key=lambda member: member.budget.host_bytes)
     raise ResourceError(
         f"{len(team.members)} workers, {mode}: " + explain_refusal(least.work, sized, least.budget, None)

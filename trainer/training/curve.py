@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surf2vec.trainer.config import TrainConfig
-from surf2vec.trainer.draws import HELDOUT, counter, draws, user_keys
+from surf2vec.trainer.draws import HELDOUT, counter, draws, epoch_key, user_keys
+from surf2vec.trainer.kernels.signature import Pass
 from surf2vec.trainer.model.objectives import Sampling
 from surf2vec.trainer.model.trees import Tree, path
 from surf2vec.trainer.store.tokens import Histories
@@ -31,6 +32,16 @@ class Targets:
     sampling: Sampling
     tree: Tree | None
     is_class_in_block: NDArray[np.bool_] | None = None
+
+    def make_pass(
+        self, histories: Histories, order: NDArray[np.int64], alphas: NDArray[np.float32], recency: float, epoch: int,
+        update_items: bool = True,
+    ) -> Pass:  # fmt: skip
+        """Return a pass in an epoch over the users `order` of histories, whose tokens are rows of these tables."""
+        return Pass(
+            self.config, histories.tokens, histories.starts, histories.ends, histories.hashes, order, alphas, self.sampling,
+            self.tree, recency, epoch_key(self.config.seed, epoch), update_items,
+        )  # fmt: skip
 
     def has(self, items: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which of these items, or rows of an item block, are learned with this block, bool[m]."""

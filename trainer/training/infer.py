@@ -14,12 +14,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from surf2vec.trainer.draws import epoch_key
 from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.events import OnEvent, ignore_event, log_progress
 from surf2vec.trainer.kernels import pick_kernel
 from surf2vec.trainer.kernels.first_rows import at_rest, begin_users
-from surf2vec.trainer.kernels.signature import Pass
 from surf2vec.trainer.model.rows import Items, Rows
 from surf2vec.trainer.plan.sizes import training_sizes
 from surf2vec.trainer.store.generation import Generation, open_generation
@@ -95,16 +93,12 @@ def infer_vectors(
 
 def _fit_to_block(frozen: FrozenItems, block: int, histories: Histories, rows: Rows, epoch: int) -> None:
     """Train the users' rows once against an item block, in place. No caller keeps the block: the next one needs its memory."""
-    config, num_users = frozen.config, histories.num_users
+    config, order = frozen.config, np.arange(histories.num_users)
     items, targets = frozen.admit(block)
     own = frozen.blocks.histories(histories, block)
     alpha = config.alpha - (config.alpha - config.min_alpha) * epoch / config.epochs
-    work = Pass(
-        config=config, tokens=own.tokens, starts=own.starts, ends=own.ends, hashes=histories.hashes,
-        order=np.arange(num_users), alphas=np.full(num_users, alpha, dtype=np.float32),
-        sampling=targets.sampling, tree=targets.tree, recency=frozen.recency,
-        epoch_key=epoch_key(config.seed, epoch), update_items=False,
-    )  # fmt: skip
+    alphas = np.full(len(order), alpha, dtype=np.float32)
+    work = targets.make_pass(own, order, alphas, frozen.recency, epoch, update_items=False)
     pick_kernel("cpu", config).train_users(rows, items, work)
 
 

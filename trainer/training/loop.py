@@ -7,7 +7,7 @@ arithmetic as an uninterrupted one. With `patience`, the generation with the low
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from surf2vec.trainer.errors import ConfigError, SurfError
@@ -333,6 +333,6 @@ class Training:
             "num_positions": schedule.num_positions,
             "resident_block": self.block,
             "stage": "trained" if self.is_done else "training",
-            "plan": schedule.plan.to_json(),
+            "plan": asdict(schedule.plan),
         }
         return about | self.record.to_json()

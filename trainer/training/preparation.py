@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surf2vec.trainer.config import TrainConfig
-from surf2vec.trainer.draws import epoch_key, mix_array
+from surf2vec.trainer.draws import mix_array
 from surf2vec.trainer.events import OnEvent, ignore_event, log
 from surf2vec.trainer.gensim.warm_start import WarmStart, read_warm_start
 from surf2vec.trainer.kernels import Kernel
@@ -28,9 +28,10 @@ from surf2vec.trainer.plan.sharing import Share, share_users
 from surf2vec.trainer.plan.sizes import Work, training_sizes
 from surf2vec.trainer.plan.together import SharingPlan, WorkerSpec, form_team, plan_together
 from surf2vec.trainer.store.generation import Generation, has_generation, open_generation
-from surf2vec.trainer.store.tokens import Corpus
+from surf2vec.trainer.store.tokens import Corpus, Histories
 from surf2vec.trainer.store.writer import pin_generation
 from surf2vec.trainer.system.memory import context_bytes, limit_device_memory, private_bytes
+from surf2vec.trainer.training.curve import Targets
 from surf2vec.trainer.training.job import Job, find_generation, identity
 from surf2vec.trainer.training.record import Record, read_record
 from surf2vec.trainer.training.redivide import epochs_done, redivide, sharing_of
@@ -177,7 +178,7 @@ def divide_work(
         WorkerSpec(work_of(share.partitions[rank]), budgets[rank], Rates(**fact["rates"]))
         for rank, fact in enumerate(facts)
     ]
-    return plan_together(form_team(members, weights, share, config), sizes, config, resumed_from)[workers.rank], share
+    return plan_together(form_team(members, weights, share, config), sizes, resumed_from)[workers.rank], share
 
 
 def find_budget(kernel: Kernel, memory_bytes: tuple[int, int | None], folder: Path, process_bytes: int = 0) -> Budget:
@@ -210,19 +211,9 @@ def _make_up_work(config: TrainConfig, length: int) -> tuple[Rows, Items, TrailI
     num_items, hashes = max(1, length), mix_array(np.arange(1, dtype=np.uint64))
     counts, offsets = np.ones(num_items, dtype=np.int64), np.array([0, length])
     tree = make_tree(config, counts)
-    work = Pass(
-        config=config,
-        tokens=np.arange(length, dtype=np.int32),
-        starts=offsets[:-1],
-        ends=offsets[1:],
-        hashes=hashes,
-        order=np.arange(1),
-        alphas=np.full(1, config.alpha, dtype=np.float32),
-        sampling=make_sampling(counts, config),
-        tree=tree,
-        recency=config.used_recency,
-        epoch_key=epoch_key(config.seed, 0),
-    )
+    histories = Histories(hashes, np.arange(length, dtype=np.int32), offsets, offsets[1:], np.zeros(1, dtype=bool))
+    alphas, targets = np.full(1, config.alpha, dtype=np.float32), Targets(config, make_sampling(counts, config), tree)
+    work = targets.make_pass(histories, np.arange(1), alphas, config.used_recency, epoch=0)
     items = begin_items(config, num_items, tree.num_rows if tree else num_items)
     trail = begin_trail(config, num_items if config.trail_size else 0)
     return begin_users(config, hashes), items, trail, make_trail_tables(counts, config), work

@@ -5,6 +5,7 @@ users are trained twice in it, and none is skipped. Item blocks are rewritten on
 """
 
 import gc
+from dataclasses import asdict
 from typing import Any
 
 from surf2vec.trainer.events import OnEvent, log
@@ -49,7 +50,7 @@ def redivide(generation: Generation, schedule: Schedule) -> None:
         "position": ended * schedule.num_positions // epochs,
         "num_positions": schedule.num_positions,
         "recency": schedule.recency,
-        "plan": schedule.plan.to_json(),
+        "plan": asdict(schedule.plan),
     }
     _commit_in_blocks(generation, schedule.blocks, values)
 

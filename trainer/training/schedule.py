@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surf2vec.trainer.config import TrainConfig
-from surf2vec.trainer.draws import epoch_key
 from surf2vec.trainer.kernels.signature import Pass
 from surf2vec.trainer.plan.alone import Plan
 from surf2vec.trainer.plan.schedule import (
@@ -158,11 +157,7 @@ class Schedule:
         shares = lengths / num_blocks if num_blocks > 1 else lengths
         alphas = learning_rates(config.alpha, config.min_alpha, first_token, shares, all_tokens)
         histories = self.blocks.histories(histories, step.block)
-        work = Pass(
-            config=config, tokens=histories.tokens, starts=histories.starts, ends=histories.ends,
-            hashes=histories.hashes, order=users, alphas=alphas, sampling=targets.sampling, tree=targets.tree,
-            recency=self.recency, epoch_key=epoch_key(config.seed, step.epoch),
-        )  # fmt: skip
+        work = targets.make_pass(histories, users, alphas, self.recency, step.epoch)
         num_cuts = self.num_exchanges(position) if self.plan.sharing.cuts_places else 0
         cuts = cut_users(lengths, in_place, int(self.corpus.tokens[partitions].sum()), num_cuts)
         is_last = index == len(partitions) - 1
