@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from surf2vec.tasks.training.forecast import zipf_counts
 from surf2vec.trainer.config import config_from_dict
 from surf2vec.trainer.draws import mix_array
-from surf2vec.trainer.model.trees import Tree, balanced_tree, huffman_tree, tree_bytes, two_level_tree
+from surf2vec.trainer.model.trees import Tree, balanced_tree, huffman_tree, tree_bytes
 from tests.benchmarks.harness import make_case, run_benchmark
 from tests.benchmarks.logs import THREADS
 from tests.benchmarks.peers import KernelTraining
-from tests.trainer.model.tree_shapes import expected_rows
+from tests.trainer.model.tree_shapes import expected_rows, two_level_tree
 
 MANY_CLASSES, BUILD_SECONDS = 10_000_000, 5.0
 BUILDERS: dict[str, Callable[[NDArray[np.int64]], Tree]] = {

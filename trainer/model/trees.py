@@ -73,9 +73,10 @@ def make_tree(config: TrainConfig, counts: Int64s) -> Tree | None:
     if len(counts) == 0:
         raise ConfigError("a tree needs at least one class, but there are no counts: give it a vocabulary")
     counts = np.maximum(counts, 1)
-    if config.tree == "balanced":
-        return balanced_tree(counts, config.tree_branching)
-    return huffman_tree(counts) if config.tree == "huffman" else two_level_tree(counts)
+    if config.tree == "huffman":
+        return huffman_tree(counts)
+    two_levels = max(2, math.isqrt(len(counts) - 1) + 1)  # about √V groups of about √V classes
+    return balanced_tree(counts, two_levels if config.tree == "two_level" else config.tree_branching)
 
 
 def huffman_tree(counts: Int64s) -> Tree:
@@ -103,14 +104,8 @@ def huffman_tree(counts: Int64s) -> Tree:
 def _merge_lightest(counts: Int64s) -> NDArray[np.int32]:
     """Return the children of Huffman's merged nodes in the order of merging, int32[V - 1, 2]; merge m is node V + m.
 
-    Van Leeuwen's algorithm keeps two queues, both ascending: the sorted leaves, and the merged nodes as they are made;
-    it takes the two lightest heads, an old node before a new one of equal weight. This function does many steps at once.
-
-    Let m_0 <= m_1 <= ... be the nodes in both queues in the order in which they would be taken, and `bound` = m_0 + m_1.
-    Whatever is merged from now on weighs at least `bound`. So the k >= 2 nodes of weight <= `bound` are all taken before
-    anything not yet made: the next k // 2 steps are (m_0, m_1), (m_2, m_3), ..., and their sums ascend. If k is odd the last
-    waits for the next round. The next bound is at least 1.5 times as large, or half the nodes of weight zero are gone: at the
-    very worst about 130 rounds. Each merges two sorted runs in linear time.
+    Van Leeuwen's algorithm with two ascending queues, the sorted leaves and the merged nodes as they are made; of many steps at
+    once: all nodes up to `bound`, the sum of the two lightest (trainer/kernels/README.md says why, and how many rounds it takes).
     """
     num_classes = len(counts)
     leaf_order = np.argsort(counts, kind="stable").astype(np.int32)
@@ -132,17 +127,6 @@ def _merge_lightest(counts: Int64s) -> NDArray[np.int32]:
         sums[made : made + len(pairs)] = weights[pairs].sum(axis=1)
         made += len(pairs)
     return children
-
-
-def two_level_tree(counts: Int64s) -> Tree:
-    """Return a tree of about √V groups of about √V classes: a wide softmax at the root and one in each group.
-
-    Groups are of equal size, of neighbours in frequency, as in Goodman, "Classes for fast maximum entropy training",
-    ICASSP 2001. Mikolov's recurrent language models bin by equal *mass* instead. The mean number of rows
-    of a token is the same, but the tail is wide: of ten million Zipf classes the last group has 52,000, sixteen times √V, and a
-    block of rows cannot be smaller. With groups of equal size every token costs the same 2√V.
-    """
-    return balanced_tree(counts, max(2, math.isqrt(len(counts) - 1) + 1))
 
 
 def balanced_tree(counts: Int64s, branching: int) -> Tree:

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surf2vec.trainer.model.tree_cut import Cut, cut_depth, cut_tree, subtree_rows
-from surf2vec.trainer.model.trees import Tree, balanced_tree, huffman_tree, log_probabilities, path, two_level_tree
+from surf2vec.trainer.model.trees import Tree, balanced_tree, huffman_tree, log_probabilities, path
+from tests.trainer.model.tree_shapes import two_level_tree
 
 
 def path_rows(tree: Tree, class_ix: int) -> list[int]:

@@ -20,9 +20,8 @@ from surf2vec.trainer.model.trees import (
     make_tree,
     path,
     tree_bytes,
-    two_level_tree,
 )
-from tests.trainer.model.tree_shapes import expected_rows, path_lengths
+from tests.trainer.model.tree_shapes import expected_rows, path_lengths, two_level_tree
 
 Build = Callable[[NDArray[np.int64]], Tree]
 

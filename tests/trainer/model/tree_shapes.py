@@ -5,7 +5,14 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from surf2vec.trainer.model.trees import Tree, level_starts, rows_of
+from surf2vec.trainer.config import TrainConfig
+from surf2vec.trainer.model.trees import Tree, level_starts, make_tree, rows_of
+
+
+def two_level_tree(counts: NDArray[np.int64]) -> Tree:
+    tree = make_tree(TrainConfig(hs=1, tree="two_level"), counts)
+    assert tree is not None
+    return tree
 
 
 def path_lengths(tree: Tree) -> NDArray[np.int32]:
