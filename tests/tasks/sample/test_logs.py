@@ -106,14 +106,6 @@ def test_events_are_on_the_main_interests(events: pl.DataFrame) -> None:
     assert np.mean(is_main) > 0.55
 
 
-def test_sessions_stay_in_a_section(events: pl.DataFrame) -> None:
-    section = pl.col("url").str.to_lowercase().str.extract(r"//(?:www\.)?([^/]+/[^/?#]*)")
-    visits = events.select("user_id", "ts", section=section).sort("user_id", "ts", maintain_order=True)
-    is_next = (pl.col("user_id") == pl.col("user_id").shift()) & (pl.col("ts").diff() <= pl.duration(seconds=120))
-    assert visits.filter(is_next)["section"].is_not_null().all()
-    assert visits.select((pl.col("section") == pl.col("section").shift()).filter(is_next).mean()).item() > 0.45
-
-
 def test_urls_come_in_many_spellings(events: pl.DataFrame) -> None:
     urls = events["url"].unique()
     for mark in (r"\?utm_source=", r"\?gclid=", r"\?sessionid=", "#", "/index.html", "://WWW.", "://www.", "/$"):
