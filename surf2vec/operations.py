@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from typer import Argument, Option
 
-from surf2vec.arguments import (
-    RELEASE,
-    ROOT,
-    Result,
-    RootPath,
-    TrackingUri,
-    choose_registry,
-    configure,
-    existing_root,
-)
+from surf2vec.arguments import RELEASE, ROOT, Result, RootPath, TrackingUri, choose_registry, configure, existing_root
 from surf2vec.tasks.night.reporter import print_event
 from surf2vec.trainer.errors import ConfigError, InputError, SurfError
 from surf2vec.trainer.events import OnEvent, log

@@ -30,6 +30,7 @@ from surf2vec.tasks.corpus.folder import BaseCorpus
 from surf2vec.tasks.corpus.window import Window
 from surf2vec.tasks.events.events_files import number_strings
 from surf2vec.tasks.root.memory import spare_bytes
+from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.events import OnEvent, log_progress
 from surf2vec.trainer.system.fan_out import FanOut, cut, deliver_files
 
@@ -107,10 +108,16 @@ def duckdb_bytes(memory_bytes: int) -> int:
 
 
 def count_partitions(con: duckdb.DuckDBPyConnection, params: dict[str, Any], window: Window) -> list[int]:
-    """Return the events of each micro-partition."""
+    """Return the events of each micro-partition. Raises DamageError when they differ from sources.json."""
     events = con.read_parquet(params["files"], hive_partitioning=False)
     found = dict(events.aggregate("micro_partition, count(*)").fetchall())
-    return [found.get(partition, 0) for partition in range(window.partitions)]
+    num_events = [found.get(partition, 0) for partition in range(window.partitions)]
+    if {sum(num_events), sum(found.values())} != {window.num_events}:
+        raise DamageError(
+            f"the events files of the window do not have the {window.num_events:,} rows in {window.partitions} micro-partitions "
+            "that sources.json says: run `surf2vec doctor`, then pass the logs it names to `surf2vec run --logs` again"
+        )
+    return num_events
 
 
 def clean_part(part: CorpusPart, on_event: OnEvent) -> Counter[str]:

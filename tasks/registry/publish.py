@@ -35,6 +35,7 @@ from surf2vec.trainer.system.units import parse_bytes
 
 COST = ("seconds", "peak_bytes", "stall")
 DECIMALS = 4  # MLflow's pages show all digits; run.json has the exact figures
+DESCRIBED = {"window_until", "hit_at_10", "popularity_hit_at_10"}  # tags
 CURVE = ("loss", "heldout_loss", "tokens_per_second")
 QUALITY = ("hit_at_10", "popularity_hit_at_10", "mrr_at_20", "popularity_mrr_at_20", "coverage_at_20")
 GATE = ("passes", "hit_at_10", "mrr_at_20", "cosine_median", "cosine_p1", "newest_day_events", "missing_days")
@@ -64,7 +65,9 @@ def publish_release(
     versions = (one for one in read_model(uri, publish.model_name).versions if not one.is_copied)
     version = next((one for one in versions if own.items() <= one.tags.items()), None)
     if version is None or (uri.startswith("sqlite:///") and any(find_faults(version))):
-        version = _copy_release(root, publish, record, export_dir, mlflow_run, version, own, on_event)
+        # The record of what it replaces may be gone with a machine.
+        described = {name: replaced.tags[name] for name in DESCRIBED & replaced.tags.keys()} if replaced else {}
+        version = _copy_release(root, publish, record, export_dir, mlflow_run, version, own | described, on_event)
     settle_aliases(root, publish, version.number, record.steps.gate, replaced)
     registered = RegisterStep(
         model_name=publish.model_name,

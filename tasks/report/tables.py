@@ -10,15 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from surf2vec.tasks.report.measured import list_train_metrics
-from surf2vec.tasks.root.records import (
-    ChooseStep,
-    CorpusStep,
-    ExportStep,
-    GateStep,
-    RegisterStep,
-    RunRecord,
-    Step,
-)
+from surf2vec.tasks.root.records import ChooseStep, CorpusStep, ExportStep, GateStep, RegisterStep, RunRecord, Step
 from surf2vec.tasks.root.wording import (
     UNKNOWN,
     flatten,

@@ -19,9 +19,9 @@ from surf2vec.tasks.corpus.window import CorpusRequest
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import DamageError, InputError, ResourceError
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
-from surf2vec.trainer.system.files import digest_file
+from surf2vec.trainer.system.files import describe_file, digest_file, read_json, write_json
 from tests.data.cleaning_model import check_against, clean_plainly, read_urls, read_vocabulary
-from tests.data.event_files import Event, moment, write_events
+from tests.data.event_files import Event, moment, write_events, write_events_file
 
 MEMORY_BYTES = 400_000_000
 EVERYTHING = IngestConfig(min_item_events=1, min_item_users=1, min_user_events=1)
@@ -207,6 +207,17 @@ def test_an_altered_events_file_is_damage(tmp_path: Path, spared: slice) -> None
         build(root)
     path.unlink()
     with pytest.raises(DamageError, match=rf"{path} is missing; pass the log log to `surf2vec run --logs` again"):
+        build(root)
+
+
+def test_rows_that_sources_json_does_not_know_are_damage(tmp_path: Path) -> None:
+    root = write_events(tmp_path, one_day(3))
+    path = next(root.events.rglob("*.parquet"))
+    write_events_file(path, one_day(2), partitions=4)
+    catalog = read_json(root.sources)
+    catalog["files"] = {name: file | describe_file(path) for name, file in catalog["files"].items()}
+    write_json(root.sources, catalog)
+    with pytest.raises(DamageError, match="do not have the 3 rows in 4 micro-partitions that sources.json says"):
         build(root)
 
 

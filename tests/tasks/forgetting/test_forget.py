@@ -16,6 +16,7 @@ from surf2vec.tasks.queries.infer import Inference, infer
 from surf2vec.tasks.queries.similar import similar_users
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.promotion import promote, rollback
+from surf2vec.tasks.registry.publish import DESCRIBED
 from surf2vec.tasks.registry.pull import pull
 from surf2vec.tasks.registry.releases import current_release, read_model
 from surf2vec.tasks.root.run import FORGET, Root, Run, lock_root
@@ -218,11 +219,15 @@ def test_a_root_that_only_trained_keeps_other_writers_out_until_it_is_done_and_n
         pass
 
 
-def test_a_champion_whose_export_is_only_in_the_registry(root: Root) -> None:
-    vectors = champion_vectors(root, CONFIG)
+def test_a_champion_that_is_only_in_the_registry(root: Root) -> None:
+    """As after a restore of another release: neither its export nor its record is in the root."""
+    vectors, before = champion_vectors(root, CONFIG), read_model(root.tracking_uri, CONFIG.model_name).champion.tags
     shutil.rmtree(root.export("r2"))
+    shutil.rmtree(Run(root, "r2").folder)
     erase(root)
     assert champion_vectors(root, CONFIG) == others(vectors)
+    tags = read_model(root.tracking_uri, CONFIG.model_name).champion.tags
+    assert {name: tags.get(name) for name in DESCRIBED} == {name: before[name] for name in DESCRIBED}
     assert damage(root) == []
 
 

@@ -1,12 +1,6 @@
 """The plan against what was measured, fair sides and no figure where there is none; each worker's load as a table."""
 
-from surf2vec.tasks.report.measured import (
-    describe_sharing,
-    list_caveats,
-    list_loads,
-    list_measured,
-    list_train_metrics,
-)
+from surf2vec.tasks.report.measured import describe_sharing, list_caveats, list_loads, list_measured, list_train_metrics
 from surf2vec.tasks.report.report import render_report
 from surf2vec.tasks.root.records import RunRecord, Steps, TrainStep
 

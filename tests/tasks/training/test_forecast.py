@@ -13,15 +13,7 @@ from surf2vec.tasks.config import ResourcesConfig
 from surf2vec.tasks.night.config import PipelineConfig
 from surf2vec.tasks.night.context import NightContext
 from surf2vec.tasks.root.records import RunRecord, Steps
-from surf2vec.tasks.training.forecast import (
-    Volume,
-    plan_equal,
-    plan_job,
-    plan_size,
-    spread,
-    spread_volume,
-    zipf_counts,
-)
+from surf2vec.tasks.training.forecast import Volume, plan_equal, plan_job, plan_size, spread, spread_volume, zipf_counts
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, ResourceError
 from surf2vec.trainer.events import ignore_event

@@ -11,14 +11,7 @@ import pytest
 
 from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.system import files
-from surf2vec.trainer.system.files import (
-    is_locked,
-    lock,
-    put_folder,
-    remove_folder,
-    replace_folder,
-    restore_folder,
-)
+from surf2vec.trainer.system.files import is_locked, lock, put_folder, remove_folder, replace_folder, restore_folder
 
 HOLDER = """
 import sys
