@@ -79,8 +79,8 @@ def _describe_missing(
     start = "perhaps" if len(proposals) == len(missing) else "name them with" if len(missing) > 1 else "name it with"
     way_out = f"{start} {' '.join(settings)}"
     if "time" in missing:
-        way_out += " (and a date in a column of its own with --set ingest.columns.date=NAME)"
         way_out += ", or take the order of the lines for the time with --set 'ingest.columns.time=[]'"
+        way_out += "; a date in a column of its own is ingest.columns.date"
     found = ", ".join(repr(name) for name in header[:50]) + (", ..." if len(header) > 50 else "")
     return f"{path} has {looked_for}; it has {found}; {way_out}"
 

@@ -46,8 +46,8 @@ def test_all_missing_columns_are_named_at_once_with_settings_to_paste() -> None:
     assert str(caught.value) == (
         "a.csv has no column 'user_id' for the user and no column 'url' for the URL and no column 'ts' for the time; it has "
         "'host', 'time', 'method', 'path', 'response', 'bytes'; name them with --set ingest.columns.user=NAME "
-        "--set ingest.columns.url=path --set ingest.columns.time=time (and a date in a column of its own with "
-        "--set ingest.columns.date=NAME), or take the order of the lines for the time with --set 'ingest.columns.time=[]'"
+        "--set ingest.columns.url=path --set ingest.columns.time=time, or take the order of the lines for the time with "
+        "--set 'ingest.columns.time=[]'; a date in a column of its own is ingest.columns.date"
     )
 
 
