@@ -67,7 +67,7 @@ def compare(rule: Rule, challenger: NDArray[np.float64], champion: NDArray[np.fl
 
 
 def make_table(judgements: Sequence[Judgement], is_first: bool = False) -> list[dict[str, str]]:
-    """Return the table of the gate: rule, figure, limit, verdict, and its reason.
+    """Return the table of the gate: rule, figure, limit (≥: Prefect shows ">=" as a quotation), verdict, and its reason.
 
     The first release always serves: its broken rules get the verdict "would hold", and those that need a champion are one row.
     """
@@ -76,7 +76,7 @@ def make_table(judgements: Sequence[Judgement], is_first: bool = False) -> list[
         {
             "rule": judgement.rule.description,
             "tonight": _show_figure(judgement),
-            "limit": f"{'>=' if judgement.rule.is_floor else '<='} {judgement.rule.show(judgement.rule.limit)}",
+            "limit": f"{'≥' if judgement.rule.is_floor else '≤'} {judgement.rule.show(judgement.rule.limit)}",
             **_give_verdict(judgement, held),
         }
         for judgement in judgements

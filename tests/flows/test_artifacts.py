@@ -172,7 +172,7 @@ def test_a_held_night_begins_with_the_rule_that_held_it(tmp_path: Path) -> None:
     row = {
         "rule": "users",
         "tonight": "68.9 %",
-        "limit": ">= 80.0 %",
+        "limit": "≥ 80.0 %",
         "verdict": "held",
         "reason": "11.1 % past the limit",
     }
@@ -181,7 +181,7 @@ def test_a_held_night_begins_with_the_rule_that_held_it(tmp_path: Path) -> None:
     run.update(steps={"gate": gate, "register": {"model_name": "m", "model_version": 7, "tracking_uri": "x"}})
     lines = describe_night(run, PublishConfig()).splitlines()
     assert lines[2] == "**Held by the gate: the champion keeps serving.**"
-    assert lines[4] == "* users: 68.9 %, limit &gt;= 80.0 %, 11.1 % past the limit"
+    assert lines[4] == "* users: 68.9 %, limit ≥ 80.0 %, 11.1 % past the limit"
     assert "surf2vec promote 7 --override" in lines[5]
 
 

@@ -74,7 +74,7 @@ class PerfectRelease:
 
 def literal_night(night: int, is_held: bool) -> dict[str, Any]:
     """What a night returns."""
-    rule = {"rule": "events", "tonight": "0.5", "limit": ">= 0.6", "verdict": "held", "reason": "0.1 past the limit"}
+    rule = {"rule": "events", "tonight": "0.5", "limit": "≥ 0.6", "verdict": "held", "reason": "0.1 past the limit"}
     verdict = "Held by events: the champion keeps serving." if is_held else "Passed 1 rules; 0 not checked."
     return {
         "release": f"r{night}", "model_version": night + 1, "alias": None, "tracking_uri": "sqlite:////x/mlflow.db",

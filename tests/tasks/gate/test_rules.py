@@ -30,11 +30,11 @@ def test_the_table_says_which_rule_holds_back_and_by_how_much() -> None:
     ]  # fmt: skip
     assert [judgement.rule for judgement in judgements if judgement.holds_back] == [DRIFT]
     assert make_table(judgements) == [
-        {"rule": "hit@10 beside the champion's", "tonight": "0.01", "limit": ">= -0.02", "verdict": "passed", "reason": ""},
-        {"rule": "drift", "tonight": "0.25", "limit": "<= 0.10", "verdict": "held", "reason": "0.15 past the limit"},
-        {"rule": "hit@10 beside the champion's", "tonight": "", "limit": ">= -0.02",
+        {"rule": "hit@10 beside the champion's", "tonight": "0.01", "limit": "≥ -0.02", "verdict": "passed", "reason": ""},
+        {"rule": "drift", "tonight": "0.25", "limit": "≤ 0.10", "verdict": "held", "reason": "0.15 past the limit"},
+        {"rule": "hit@10 beside the champion's", "tonight": "", "limit": "≥ -0.02",
          "verdict": "not checked", "reason": "no logs"},
-        {"rule": "MRR@20 beside the champion's", "tonight": "-10.0 % (-20.0 % to +0.0 %)", "limit": ">= -5.0 %",
+        {"rule": "MRR@20 beside the champion's", "tonight": "-10.0 % (-20.0 % to +0.0 %)", "limit": "≥ -5.0 %",
          "verdict": "passed", "reason": "within noise"},
     ]  # fmt: skip
 

@@ -16,9 +16,9 @@ RECORD: dict[str, Any] = {
         "evaluate": {"metrics": {"hit_at_10": 0.32134, "popularity_hit_at_10": 0.0242}},
         "export": {"num_users": 1379, "num_items": 2083},
         "gate": {"passes": False, "held_by": ["users"], "table": [
-            {"rule": "users, in % of all", "tonight": "68.9 %", "limit": ">= 80.0 %", "verdict": "held",
+            {"rule": "users, in % of all", "tonight": "68.9 %", "limit": "≥ 80.0 %", "verdict": "held",
              "reason": "11.1 % past | the limit"},
-            {"rule": "items", "tonight": "100.0 %", "limit": ">= 80.0 %", "verdict": "passed"},
+            {"rule": "items", "tonight": "100.0 %", "limit": "≥ 80.0 %", "verdict": "passed"},
         ]},
     },
 }  # fmt: skip
@@ -60,7 +60,7 @@ def test_a_version_has_its_figures_window_origin_privacy_and_gate() -> None:
         "* **Tokens** 29,691, ",
         "* **Origin** run 3af29a720ada, corpus w1, generation 4, everything trained: --full was given",
         "pages of fewer than 3 people are left out; e-mail addresses and session ids are masked; user ids are pseudonyms",
-        "| users, in\N{NO-BREAK SPACE}% of all | 68.9\N{NO-BREAK SPACE}% | &gt;= 80.0\N{NO-BREAK SPACE}% | "
+        "| users, in\N{NO-BREAK SPACE}% of all | 68.9\N{NO-BREAK SPACE}% | ≥ 80.0\N{NO-BREAK SPACE}% | "
         r"**held: 11.1"
         "\N{NO-BREAK SPACE}% past \\| the limit** |",
         "| passed |",
@@ -74,7 +74,7 @@ def test_a_version_has_its_figures_window_origin_privacy_and_gate() -> None:
 def test_a_held_version_begins_with_the_rule_and_what_can_follow() -> None:
     lines = version_card(record(), MANIFEST, 1).splitlines()
     assert lines[0] == "**Held by the gate: the champion keeps serving.**"
-    assert lines[2].startswith("* users, in % of all: 68.9 %, limit &gt;= 80.0 %, 11.1 % past ")
+    assert lines[2].startswith("* users, in % of all: 68.9 %, limit ≥ 80.0 %, 11.1 % past ")
     assert 'surf2vec promote --override "WHY" --root ROOT' in lines[3]
     assert "surf2vec run --logs" in lines[4]
     passed = RECORD["steps"] | {"gate": {"passes": True, "verdict": "passed"}}

@@ -69,8 +69,8 @@ RECORD: dict[str, Any] = {
         "gate": {
             "seconds": 0.5, "passes": True, "verdict": "passed", "held_by": [], "champion": "release-8",
             "table": [
-                {"rule": "users, of the champion's number", "tonight": "101.0 %", "limit": ">= 80.0 %", "verdict": "passed"},
-                {"rule": "drift", "tonight": "", "limit": ">= 0.98", "verdict": "not checked",
+                {"rule": "users, of the champion's number", "tonight": "101.0 %", "limit": "≥ 80.0 %", "verdict": "passed"},
+                {"rule": "drift", "tonight": "", "limit": "≥ 0.98", "verdict": "not checked",
                  "reason": "the spaces differ"},
             ],
         },
@@ -196,7 +196,7 @@ def test_the_page_shows_the_figures(export_dir: Path, tmp_path: Path) -> None:
         "release-9", "Registered as champion, version 3", "hit@10 0.123, 2.4 × popularity", "For 12.3 % of 9,000 users",
         "54,321", "1,200,000", "from 1,234,567 lines", "20 days", "2026-11-01 to 2026-11-20", "1 min 44 s",
         "9,000 users fitted again",
-        "Passed 1 rules; 1 not checked.", "Compared with release release-8", ">= 80.0 %", "the spaces differ",
+        "Passed 1 rules; 1 not checked.", "Compared with release release-8", "≥ 80.0 %", "the spaces differ",
         "lines 1,200,000 97.2 % of 1,234,567: 30,000 static asset, 4,567 bad time",
         "812,000 tokens/s", "All 40 pages.", "Page Aa",
         "surf2vec-users version 3", "models:/surf2vec-users@champion", "/root/export/release-9", "320.0 MB", "all users fit",
@@ -289,14 +289,14 @@ def test_each_step_has_a_colour() -> None:
 
 
 def test_a_release_that_was_held_says_so_and_why() -> None:
-    row = {"rule": "newest day", "tonight": "50.0 %", "limit": ">= 60.0 %"}
+    row = {"rule": "newest day", "tonight": "50.0 %", "limit": "≥ 60.0 %"}
     row |= {"verdict": "held", "reason": "10.0 % past the limit"}
     record = changed("gate", passes=False, verdict="held", held_by=["newest_day_events"], table=[row])
     record["steps"]["register"]["alias"] = "challenger"
     html = draw(record, None)
     text, first_screen = Page(html).text, Page(html.partition("<main>")[0] + "</body></html>").text
     assert "Held by the gate; registered as challenger, version 3" in text
-    assert "newest day: 50.0 %, limit >= 60.0 %, 10.0 % past the limit" in first_screen
+    assert "newest day: 50.0 %, limit ≥ 60.0 %, 10.0 % past the limit" in first_screen
     assert 'surf2vec promote 3 --override "WHY" --root /root' in first_screen
     assert "surf2vec run --logs 'LOGS' --root /root" in first_screen
     assert "Held by newest_day_events: the champion keeps serving." in text
