@@ -37,7 +37,7 @@ from surf2vec.tasks.corpus.folder import (
 )
 from surf2vec.tasks.corpus.order import has_order
 from surf2vec.tasks.corpus.token_pass import Written, write_part
-from surf2vec.tasks.corpus.window import FORMAT_VERSION, CorpusRequest, Window, name_corpus
+from surf2vec.tasks.corpus.window import FORMAT_VERSION, CorpusRequest, Window, explain_unreadable, name_corpus
 from surf2vec.tasks.root.failures import explain_failures
 from surf2vec.tasks.root.records import CorpusStep
 from surf2vec.tasks.root.run import Root
@@ -80,6 +80,7 @@ def build_corpus(
         threads = threads or os.cpu_count() or 1
         with (
             explain_failures(root, "the corpus is built", memory_bytes),
+            explain_unreadable(root),
             open_building_folders(root, identity) as (building, scratch),
         ):
             params = request.ingest.model_dump() | window.params

@@ -3,16 +3,20 @@
 This module reads only `sources.json`: the window and its id are known before any event is read.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from glob import escape
 from typing import Any
 
+import duckdb
+
 from surf2vec.tasks.config import EvaluateConfig, IngestConfig
 from surf2vec.tasks.ingest.sources import EventsFile, events_files, read_catalog
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.users.tombstones import FORGOTTEN
-from surf2vec.trainer.errors import InputError
+from surf2vec.trainer.errors import DamageError, InputError
 from surf2vec.trainer.system.files import digest_json
 
 FORMAT_VERSION = 4
@@ -30,6 +34,22 @@ class Base:
     window_id: str
     retain_days: int
     is_full: bool = False
+
+
+@contextmanager
+def explain_unreadable(root: Root) -> Iterator[None]:
+    """Raise DamageError for an events file that DuckDB cannot read."""
+    try:
+        yield
+    except duckdb.Error as error:
+        # DuckDB names the file, or raises its base class when the file's footer is unreadable
+        is_named = isinstance(error, duckdb.InvalidInputException) and str(root.events) in str(error)
+        if not is_named and type(error) is not duckdb.Error:
+            raise
+        raise DamageError(
+            f"an events file cannot be read ({str(error).splitlines()[0]}): run `surf2vec doctor`, then give the logs "
+            "that it names again, which repairs them"
+        ) from error
 
 
 @dataclass(frozen=True)

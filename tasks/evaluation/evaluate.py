@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from surf2vec.tasks.evaluation.measures import TOP, hits, reciprocals
 from surf2vec.tasks.evaluation.scores import BATCH_SCORES, MIN_BATCH_USERS, Piece, Scores, score_of
 from surf2vec.tasks.export.noise import add_noise
-from surf2vec.tasks.export.reduction import PROJECTION_FILE, project
+from surf2vec.tasks.export.reduction import PROJECTION_FILE, project, read_projection
 from surf2vec.tasks.export.vector_files import encode_vectors
 from surf2vec.tasks.release.folder import open_folder
 from surf2vec.tasks.release.release_reader import decode_vectors
@@ -334,7 +334,7 @@ def measure_loss(
     manifest = release.manifest
     if "storage" not in manifest or not num_users:
         return {}
-    projection = np.load(release.path(PROJECTION_FILE)) if "projection" in manifest else None
+    projection = read_projection(release.path(PROJECTION_FILE)) if "projection" in manifest else None
     frozen = FrozenItems(generation, corpus.count_training_tokens(), threads)
     in_full = score_of(generation, frozen.blocks.counts)
     as_stored = score_of(generation, frozen.blocks.counts, partial(project, projection=projection))

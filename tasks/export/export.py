@@ -28,7 +28,7 @@ from surf2vec.tasks.config import ExportConfig
 from surf2vec.tasks.export.checks import check_disk, check_fit, check_memory, check_rows
 from surf2vec.tasks.export.index import BATCH_ROWS, IndexPlan, build_index, plan_index
 from surf2vec.tasks.export.noise import add_noise, name_users
-from surf2vec.tasks.export.reduction import PROJECTION_FILE, SecondMoment, project
+from surf2vec.tasks.export.reduction import PROJECTION_FILE, SecondMoment, project, read_projection
 from surf2vec.tasks.export.vector_files import (
     ITEM_BATCH_ROWS,
     ITEM_ROW_GROUP_ROWS,
@@ -138,7 +138,7 @@ class Writing:
     def read_projection(self) -> np.ndarray | None:
         """Return the projection, float32 (D, k), or None."""
         path = self.folder / PROJECTION_FILE
-        return np.load(path) if path.exists() else None
+        return read_projection(path) if path.exists() else None
 
     def divide(self, num_parts: int) -> list["Writing"]:
         """Split the micro-partitions into parts with about as many users each."""
@@ -185,7 +185,7 @@ def _write_projection(write: Writing, dim: int) -> dict[str, Any]:
     projection, kept = moment.project_to(dim)
     space_dir = write.job.space_dir
     if space_dir and "projection" in (space := open_folder(space_dir)).manifest:
-        frozen = np.load(space.path(PROJECTION_FILE))
+        frozen = read_projection(space.path(PROJECTION_FILE))
         if frozen.shape == projection.shape:
             projection, kept = frozen, moment.kept_by(frozen)
     path = write.folder / PROJECTION_FILE

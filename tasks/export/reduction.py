@@ -9,8 +9,12 @@ Measured on wikispeedia, 128 dimensions to 64: hit@10 is .254, with full vectors
 uses the items' directions too, has .250.
 """
 
+from pathlib import Path
+
 import numpy as np
 from numpy.typing import NDArray
+
+from surf2vec.trainer.errors import DamageError
 
 PROJECTION_FILE = "projection.npy"
 _BLOCK_ROWS = 8192
@@ -50,3 +54,11 @@ def project(vectors: NDArray[np.float32], projection: NDArray[np.float32] | None
     # In blocks, so that a row's bits depend only on its position in the block, not on the number of rows in the call.
     blocks = [vectors[start : start + _BLOCK_ROWS] @ projection for start in range(0, len(vectors), _BLOCK_ROWS)]
     return np.concatenate(blocks) if blocks else np.empty((0, projection.shape[1]), np.float32)
+
+
+def read_projection(path: Path) -> NDArray[np.float32]:
+    """Read the projection of an export. Raises DamageError if it cannot be read."""
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DamageError(f"{path} cannot be read ({error}): run `surf2vec doctor`") from None

@@ -228,7 +228,7 @@ def _attach(con: duckdb.DuckDBPyConnection, name: str, variable: str) -> None:
     could show what `_inspect` refuses to a query, among it that value.
     """
     if not (value := os.environ.get(variable)):
-        raise ConfigError(f"ingest.attach names the environment variable {variable}: set it to the database")
+        raise ConfigError(f"ingest.attach names {variable}, which is not set: set that variable to the database")
     try:
         con.execute(f'attach {_quote(value)} as "{name}" (read_only)')
     except duckdb.Error as error:

@@ -30,7 +30,7 @@ from surf2vec.tasks.activity.scale import scale_activity
 from surf2vec.tasks.config import IngestConfig, PublishConfig
 from surf2vec.tasks.corpus.clean_pass import BYTES_PER_EVENT, count_partitions, duckdb_bytes, plan_groups, read_group
 from surf2vec.tasks.corpus.cleaning import drop_bots, drop_repeats
-from surf2vec.tasks.corpus.window import select_window
+from surf2vec.tasks.corpus.window import explain_unreadable, select_window
 from surf2vec.tasks.ingest.user_key import read_user_key
 from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST, ReleaseFolder, open_folder
@@ -73,6 +73,7 @@ def as_of(
     check_out(out, "Parquet", "vectors.parquet")
     with (
         explain_failures(root, "vectors are looked up", memory_bytes),
+        explain_unreadable(root),
         open_scratch_folder(root, "as-of") as folder,
         connect(duckdb_bytes(memory_bytes), folder / "spill", threads) as con,
     ):

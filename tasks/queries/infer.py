@@ -27,8 +27,8 @@ from surf2vec.tasks.activity.scale import scale_activity
 from surf2vec.tasks.config import IngestConfig
 from surf2vec.tasks.corpus.clean_pass import CorpusPart, clean_part, count_partitions, duckdb_bytes, write_item_ix
 from surf2vec.tasks.corpus.token_pass import write_part
-from surf2vec.tasks.corpus.window import select_window
-from surf2vec.tasks.export.reduction import PROJECTION_FILE, project
+from surf2vec.tasks.corpus.window import explain_unreadable, select_window
+from surf2vec.tasks.export.reduction import PROJECTION_FILE, project, read_projection
 from surf2vec.tasks.export.vector_files import encode_vectors, open_writer
 from surf2vec.tasks.ingest.deliveries import list_changes, rules_of
 from surf2vec.tasks.ingest.ingest import ingest
@@ -174,7 +174,7 @@ def open_release(root: Root, release: str, folder: Path, settings: TrainConfig, 
             _link(root.store / name, folder)
     corpus = open_corpus(root.corpus(export["created_from"]["window_id"]))
     _link(corpus.vocabulary, folder)
-    projection = np.load(exported.path(PROJECTION_FILE)) if "projection" in export else None
+    projection = read_projection(exported.path(PROJECTION_FILE)) if "projection" in export else None
     np.save(folder / COUNTS, corpus.count_training_tokens(), allow_pickle=False)
     generation = Generation(folder, stored.manifest)
     for field in fields(TrainConfig):
@@ -255,7 +255,7 @@ def _clean(
     folder.mkdir()
     scratch.mkdir(exist_ok=True)
     params = window.params
-    with connect(duckdb_bytes(query.memory_bytes), scratch / "spill", query.threads) as con:
+    with explain_unreadable(own), connect(duckdb_bytes(query.memory_bytes), scratch / "spill", query.threads) as con:
         vocabulary = con.read_parquet(escape(str(release.generation.folder / VOCABULARY)))
         vocabulary.select("url, item_ix").create("vocabulary")
         events = con.read_parquet(params["files"], hive_partitioning=False)

@@ -210,7 +210,7 @@ def referenced_folder(version: Version) -> Path:
     """Return the folder that the version refers to. Raises DamageError if it does not exist."""
     uri = version.tags["export_uri"]
     folder = local_folder(uri)
-    if folder is None or not folder.is_dir():
+    if folder is None or not uri.startswith("file:///") or not folder.is_dir():
         raise DamageError(
             f"{version.place} was registered by reference to {uri}, which is not on this machine: moved, deleted, or its disk "
             "is not mounted; nothing was changed: restore that folder, or pull another version"

@@ -14,6 +14,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from surf2vec.sql.runner import connect, fetch_rows
@@ -26,7 +29,7 @@ from surf2vec.tasks.root.records import read_run_record
 from surf2vec.tasks.root.run import Root, Run, list_folders
 from surf2vec.tasks.root.wording import format_counted
 from surf2vec.trainer.errors import DamageError, SurfError
-from surf2vec.trainer.store.tokens import CHANGED, Corpus, open_corpus
+from surf2vec.trainer.store.tokens import CHANGED, Corpus, gather_spans, open_corpus
 from surf2vec.trainer.store.writer import examine_store
 from surf2vec.trainer.system.files import TEMPORARY_SUFFIX, read_json, verify_file
 
@@ -118,7 +121,7 @@ def _examine_corpus(folder: Path) -> Iterator[Diagnosis]:
     corpora = [Corpus(folder, manifest), *([open_corpus(folder / CHANGED)] if "num_changed" in manifest else [])]
     files = {one.folder / name: about for one in corpora for name, about in one.manifest["files"].items()}
     altered = list(_find_altered(files))
-    yield from altered or (finding for corpus in corpora for finding in _count_rows(corpus))
+    yield from altered or (damage(str(folder), text) for text in find_misfits(*corpora))
     yield Diagnosis("ok", str(folder), f"{manifest['num_users']:,} users, {manifest['num_tokens']:,} tokens")
     known = {*files, *(one.folder / "manifest.json" for one in corpora)}
     extra = {path for path in folder.rglob("*") if path.is_file()} - known
@@ -196,11 +199,50 @@ def _warn(paths: set[Path], what: str) -> Iterator[Diagnosis]:
         yield Diagnosis("warning", str(min(paths).parent), f"{len(paths)} {what}: {names}")
 
 
-def _count_rows(corpus: Corpus) -> Iterator[Diagnosis]:
-    """Yield each micro-partition that has not as many users, holes and tokens as the manifest says."""
+def find_misfits(corpus: Corpus, changed: Corpus | None = None) -> Iterator[str]:
+    """Yield a line for each contradiction in a corpus, in that of its changed rows, or between both."""
     for partition in range(corpus.num_partitions):
-        ids, num_tokens = corpus.read_ids(partition), len(corpus.read(partition).tokens)
-        expected = corpus.users[partition], corpus.holes[partition], corpus.tokens[partition]
-        if (len(ids), ids.null_count, num_tokens) != expected:
-            text = f"micro-partition {partition}: not as many users and tokens as the manifest says"
-            yield damage(str(corpus.folder), text)
+        place = f"micro-partition {partition}"
+        yield from (f"{place}: {text}" for text in _examine(corpus, partition))
+        if changed:
+            yield from (f"{place} of the changed rows: {text}" for text in _examine(changed, partition))
+            if not _is_part_of(corpus, changed, partition):
+                yield f"{place}: the changed rows are not those of the corpus"
+
+
+def _examine(corpus: Corpus, partition: int) -> Iterator[str]:
+    histories, ids = corpus.read(partition), corpus.read_ids(partition)
+    tokens, lengths = np.asarray(histories.tokens), np.diff(histories.offsets)
+    is_hole = ids.is_null().to_numpy()
+    # A corpus that continues another, keeps users of it, or was restored has users without tokens, in another order.
+    is_continued = bool(corpus.manifest.get("base")) or corpus.manifest.get("without_tokens", False)
+    if (lengths < 0).any():
+        yield "offsets that fall"
+    if len(tokens) and not 0 <= tokens.min() <= tokens.max() < corpus.num_items:
+        yield "tokens outside of the vocabulary"
+    if (histories.hashes[is_hole] != 0).any() or (lengths[is_hole] != 0).any():
+        yield "a hole, where a user was who left, with a hash or tokens"
+    known = ids.drop_null()  # Arrow compares bytes
+    is_sorted = pc.all(pc.less(known[:-1], known[1:]), min_count=0).as_py()
+    if not (is_sorted or (is_continued and pc.count_distinct(known).as_py() == len(known))):
+        yield "users out of order, or twice"
+    if (histories.hashes[~is_hole] % np.uint64(corpus.num_partitions) != partition).any():
+        yield "users of another"
+    found = len(ids), int(is_hole.sum()), len(tokens)
+    if found != (corpus.users[partition], corpus.holes[partition], corpus.tokens[partition]):
+        yield "not as many users and tokens as the manifest says"
+
+
+def _is_part_of(corpus: Corpus, changed: Corpus, partition: int) -> bool:
+    """Return whether the changed rows of a micro-partition are ordered rows of the corpus with equal users and tokens."""
+    rows = changed.rows(partition)
+    histories, part = corpus.read(partition), changed.read(partition)
+    if rows is None or len(rows) != part.num_users or (np.diff(rows.astype(np.int64)) <= 0).any():
+        return False
+    if len(rows) and rows[-1] >= histories.num_users:
+        return False
+    ids = corpus.read_ids(partition).take(pa.array(rows))
+    lengths = np.diff(histories.offsets)[rows]
+    if not ids.equals(changed.read_ids(partition)) or (lengths != np.diff(part.offsets)).any():
+        return False
+    return bool((gather_spans(histories.tokens, histories.starts[rows], lengths)[1] == part.tokens).all())

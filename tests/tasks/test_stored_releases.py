@@ -9,7 +9,7 @@ import pytest
 
 from surf2vec.tasks.config import ExportConfig
 from surf2vec.tasks.export.export import Export, export_vectors
-from surf2vec.tasks.export.reduction import project
+from surf2vec.tasks.export.reduction import project, read_projection
 from surf2vec.tasks.queries.infer import infer
 from surf2vec.tasks.queries.similar import similar_users
 from surf2vec.tasks.queries.word2vec import export_word2vec
@@ -51,7 +51,7 @@ def read_stored(export_dir: Path) -> dict[str, np.ndarray]:
 
 def test_users_and_items_are_those_of_the_full_release_projected(root: Root) -> None:
     folder = root.export("r1")
-    projection = np.load(folder / "projection.npy")
+    projection = read_projection(folder / "projection.npy")
     assert projection.shape == (VECTOR_SIZE, 5)
     full, stored = read_stored(root.export("full")), read_stored(folder)
     assert list(stored) == list(full)
@@ -168,7 +168,7 @@ def test_inferred_vectors_are_in_the_releases_space(tmp_path: Path) -> None:
     job = Export(corpus_dir, root.export("r1"), "r1", "r1", "r1", ExportConfig(activity=False, pca_dim=3, dtype="int8"))
     export_vectors(job, open_generation(root.store))
     assert infer(root, "r1", ask(log, tmp_path / "reduced.parquet"))["vector_size"] == 3
-    projection = np.load(root.export("r1") / "projection.npy")
+    projection = read_projection(root.export("r1") / "projection.npy")
     full, reduced = (read_vectors(tmp_path / f"{name}.parquet") for name in ("full", "reduced"))
     assert pq.read_schema(tmp_path / "reduced.parquet").field("vector").type == pa.list_(pa.float32(), 3)
     for user_id, vector in full.items():

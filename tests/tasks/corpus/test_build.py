@@ -16,6 +16,7 @@ from surf2vec.tasks.config import EvaluateConfig, IngestConfig
 from surf2vec.tasks.corpus import clean_pass
 from surf2vec.tasks.corpus.build import build_corpus
 from surf2vec.tasks.corpus.window import CorpusRequest
+from surf2vec.tasks.events.events_files import write_events as write_sorted_events
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.errors import DamageError, InputError, ResourceError
 from surf2vec.trainer.store.tokens import Corpus, open_corpus
@@ -207,6 +208,24 @@ def test_an_altered_events_file_is_damage(tmp_path: Path, spared: slice) -> None
         build(root)
     path.unlink()
     with pytest.raises(DamageError, match=rf"{path} is missing; pass the log log to `surf2vec run --logs` again"):
+        build(root)
+
+
+def test_damage_far_into_an_events_file(tmp_path: Path) -> None:
+    """What DuckDB finds while the rows are read, after good ones."""
+    root = write_events(tmp_path, one_day(30_000, 5))
+    path = next(root.events.rglob("*.parquet"))
+    write_sorted_events(path, pq.read_table(path, partitioning=None).to_reader())
+    damaged = bytearray(path.read_bytes())
+    last = pq.read_metadata(path).row_group(6).column(5)
+    damaged[last.data_page_offset + 60 : last.data_page_offset + last.total_compressed_size] = bytes(
+        last.total_compressed_size - 60
+    )
+    path.write_bytes(damaged)
+    catalog = read_json(root.sources)
+    catalog["files"] = {name: file | describe_file(path) for name, file in catalog["files"].items()}
+    write_json(root.sources, catalog)
+    with pytest.raises(DamageError, match="an events file cannot be read .*surf2vec doctor"):
         build(root)
 
 

@@ -9,7 +9,8 @@ import pytest
 from surf2vec.tasks.config import EvaluateConfig, IngestConfig
 from surf2vec.tasks.corpus.window import CorpusRequest, select_window
 from surf2vec.tasks.root.run import Root, open_root
-from surf2vec.trainer.errors import InputError
+from surf2vec.trainer.errors import DamageError, InputError
+from surf2vec.trainer.system.files import verify_all
 from tests.data.event_files import Event, moment, write_events
 
 EVENTS = [
@@ -85,3 +86,16 @@ def test_an_empty_window_says_which_days_there_are(tmp_path: Path) -> None:
 def test_nothing_ingested_says_so(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nothing was ingested"):
         select_window(open_root(tmp_path), None, None, None)
+
+
+def test_a_missing_or_cut_events_file_is_named(root: Root) -> None:
+    window = select_window(root, None, None, None)
+    verify_all(window.files)
+    path = window.files[0].path
+    path.write_bytes(path.read_bytes()[:-1])
+    cut = rf"{path} has [\d,]+ bytes where its manifest says .*; pass the log .* to `surf2vec run --logs` again"
+    with pytest.raises(DamageError, match=cut):
+        verify_all(window.files)
+    path.unlink()
+    with pytest.raises(DamageError, match="is missing"):
+        verify_all(window.files)

@@ -8,7 +8,7 @@ import pytest
 from surf2vec.tasks.config import ExportConfig
 from surf2vec.tasks.evaluation.evaluate import Question, evaluate, measure_loss, questions, rank_held_out
 from surf2vec.tasks.export.export import Export, export_vectors
-from surf2vec.tasks.export.reduction import project
+from surf2vec.tasks.export.reduction import project, read_projection
 from surf2vec.tasks.root.run import Root
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.store.generation import Generation, open_generation
@@ -62,7 +62,7 @@ def test_the_loss_is_that_of_ranking_by_the_projected_vectors(trained: Trained, 
     measured = loss(trained, tmp_path / "r1", pca_dim=1)
     assert measured["export_hit_at_10_loss"] > 0.05  # four topics do not go into one number
     corpus, generation, _ = trained
-    projection = np.load(tmp_path / "r1" / "projection.npy")
+    projection = read_projection(tmp_path / "r1" / "projection.npy")
     frozen = FrozenItems(generation, corpus.count_training_tokens(), 1)
     items, hits = read_item_vectors(generation), []
     for partition, (question, _) in enumerate(questions(corpus, BothParts(generation, corpus))):

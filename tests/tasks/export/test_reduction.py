@@ -1,11 +1,14 @@
 """The projection: what it keeps of planted directions, and that dot products outlive it."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surf2vec.tasks.export.reduction import SecondMoment, project
+from surf2vec.tasks.export.reduction import SecondMoment, project, read_projection
+from surf2vec.trainer.errors import DamageError
 
 
 def fit(vectors: np.ndarray, dim: int) -> tuple[np.ndarray, float]:
@@ -41,3 +44,13 @@ def test_a_rows_bits_do_not_hang_on_how_many_whole_blocks_are_given() -> None:
     )
     assert project(vectors, None) is vectors
     assert project(vectors[:0], projection).shape == (0, 4)
+
+
+def test_the_file_comes_back_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    projection, _ = fit(np.random.default_rng(0).standard_normal((30, 6), np.float32), 2)
+    path = tmp_path / "projection.npy"
+    np.save(path, projection)
+    np.testing.assert_array_equal(read_projection(path), projection)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DamageError, match=r"projection.npy cannot be read"):
+        read_projection(path)

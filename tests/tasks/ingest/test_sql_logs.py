@@ -191,7 +191,7 @@ def test_attached_databases_are_read_only_and_their_names_are_secret(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "select user_id, url, ts from shop.orders"
-    with pytest.raises(ConfigError, match="SHOP_DATABASE: set it"):
+    with pytest.raises(ConfigError, match="SHOP_DATABASE, which is not set"):
         read(place, text, attach="shop=SHOP_DATABASE")
     attach = make_database(place, monkeypatch, f"table orders as from '{place}/e.csv'")
     assert read(place, text, attach=attach) == [1, 0, 0, 20, 20]

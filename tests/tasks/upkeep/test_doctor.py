@@ -3,6 +3,7 @@
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -94,8 +95,38 @@ def test_orphans_are_warnings(root: Root) -> None:
     assert levels(root, "damage") == []
 
 
-def test_other_counts_than_the_manifest_says_are_damage(root: Root) -> None:
-    path = root.corpus("window-r1") / "manifest.json"
-    manifest = read_json(path)
-    write_json(path, manifest | {"users": [manifest["users"][0] + 1, *manifest["users"][1:]]})
-    assert "micro-partition 0: not as many users and tokens as the manifest says" in levels(root, "damage")[0]
+def write_users(root: Root, ids: list[str], hashes: list[int]) -> None:
+    """Give the corpus of the release one micro-partition with these users, each with one token, and a manifest to fit."""
+    folder = root.corpus("window-r1")
+    for path in folder.glob("p*"):
+        path.unlink()
+    users = pa.table({"user_id": pa.array(ids, pa.string()), "hash": pa.array(hashes, pa.uint64())})
+    pq.write_table(users, folder / "p00000.users.parquet")
+    np.save(folder / "p00000.offsets.npy", np.arange(len(ids) + 1))
+    np.save(folder / "p00000.tokens.npy", np.zeros(len(ids), dtype=np.int32))
+    np.save(folder / "p00000.held_out.npy", np.full(len(ids), -1, dtype=np.int32))
+    files = {path.name: describe_file(path) for path in [*folder.glob("p*"), folder / "vocabulary.parquet"]}
+    manifest = read_json(folder / "manifest.json") | {"partitions": 1, "users": [len(ids)], "tokens": [len(ids)]}
+    write_json(folder / "manifest.json", manifest | {"files": files, "held_out_key_max": -1})
+
+
+def test_users_out_of_order_twice_or_elsewhere_are_damage(root: Root) -> None:
+    write_users(root, ["Z", "a", "é", "🦊"], [0, 1, 2, 3])  # by the bytes of UTF-8
+    assert levels(root, "damage") == []
+    write_users(root, [], [])
+    assert levels(root, "damage") == []
+    for ids in (["a", "Z"], ["a", "a"], ["🦊", "é"]):
+        write_users(root, ids, [0, 1])
+        assert "users out of order, or twice" in levels(root, "damage")[0]
+
+
+def test_users_of_another_micro_partition_are_damage(root: Root) -> None:
+    folder = root.corpus("window-r1")
+    path = folder / "p00000.users.parquet"
+    users = pq.read_table(path)
+    hashes = pa.array(users["hash"].to_numpy() + np.uint64(1))
+    pq.write_table(users.set_column(1, "hash", hashes), path)
+    manifest = read_json(folder / "manifest.json")
+    manifest["files"][path.name] = describe_file(path)
+    write_json(folder / "manifest.json", manifest)
+    assert "micro-partition 0: users of another" in levels(root, "damage")[0]
