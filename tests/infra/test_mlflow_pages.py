@@ -40,7 +40,7 @@ PAGES = {  # what each must say, as regular expressions
         rf"Release {RELEASE}: a vector of 156 dimensions for each of [\d,]+ users", r"hit@10 0\.\d{3}, popularity 0\.\d{3}",
         "Window 14 days, 2026-01-01 to 2026-01-14", rf"Origin run {RELEASE}, corpus .*, after release {RELEASE}",
         rf"Space {RELEASE}", "Privacy noise 0, trails exact, activity exact; pages of fewer than 3 people are left out",
-        r"events of the newest day, in\s%\sof the usual\s+[\d.]+\s%\s+>=\s60\.0\s%\s+held: [\d.]+\s% past the limit",
+        r"events of the newest day, in\s%\sof the usual\s+[\d.]+\s%\s+≥\s60\.0\s%\s+held: [\d.]+\s% past the limit",
         r"gate\s+held\s", r"window_until\s+2026-01-14\s", r"Inputs \(3\)", r"Outputs \(7\)",
     ],
 }  # fmt: skip
