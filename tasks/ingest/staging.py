@@ -62,19 +62,19 @@ _MACROS = {
 
 @dataclass
 class BytesRead:
-    """Counts the bytes read of the logs, for several threads."""
+    """Counts the bytes done of the logs, for several threads: half of them when read, a quarter when sorted, and when merged."""
 
     total: int
     on_event: OnEvent
-    done: int = 0
+    done: float = 0
     _lock: Lock = field(default_factory=Lock)
 
-    def add(self, num_bytes: int) -> None:
+    def add(self, num_bytes: int, share: float = 1 / 2) -> None:
         with self._lock:
-            self.done += num_bytes
+            self.done += num_bytes * share
 
     def report(self) -> None:
-        log_progress(self.on_event, "ingest", min(self.done, self.total), self.total, "bytes")
+        log_progress(self.on_event, "ingest", min(round(self.done), self.total), self.total, "bytes")
 
 
 @dataclass(frozen=True)
@@ -160,6 +160,7 @@ class Stager:
             day = (date(1970, 1, 1) + timedelta(days=number)).isoformat() if scales[0].is_dated else "undated"
             name = f"events/day={day}/{batch.batch_id}.parquet"
             files[name] = self._merge_parts(name, paths)
+            self.progress.add(batch.bytes, 1 / 4 / len(sorted_parts))
             rows = dict(_count(con.read_parquet(glob.escape(str(files[name])), hive_partitioning=False), "source"))
             about[name] = {"rows": sum(rows.values())} | describe_file(files[name])
             for entry in entries:
@@ -271,6 +272,7 @@ class Stager:
             events = make_events(self.con, lines, rules)
             has_frequent |= events.has_frequent
             self.con.from_arrow(events.refused).insert_into("int_refused_lines")
+            self.progress.add(batch.bytes, 1 / 4 / len(parts))
             for day, table in events.split_days():
                 path = folder / f"{batch.batch_id}.{first_row}.{day}.parquet"
                 write_events(path, table.to_reader())

@@ -38,7 +38,7 @@ Shapes = dict[str, tuple[Any, tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class Image:
-    """pages uint8[...]: the file's bytes, padded to full pages; arrays: views of them by name."""
+    """pages uint8[...]: full pages that begin with the file's bytes; arrays: views of these by name."""
 
     pages: Bytes
     num_bytes: int
@@ -74,9 +74,9 @@ def write_image(path: Path, image: Image) -> dict[str, Any]:
     """
 
     def write(descriptor: int) -> None:
-        done = 0
-        while done < len(image.pages):
-            done += os.pwrite(descriptor, image.pages[done:].data, done)
+        pages, done = image.pages[: whole_pages(image.num_bytes)], 0
+        while done < len(pages):
+            done += os.pwrite(descriptor, pages[done:].data, done)
         os.ftruncate(descriptor, image.num_bytes)
 
     _with_file(path, os.O_WRONLY | os.O_CREAT, write)
@@ -155,7 +155,7 @@ def _check_sum(path: Path, expected: dict[str, Any], pieces: Iterator[Bytes]) ->
 
 def _pages_for(num_bytes: int, spare: Bytes | None) -> Bytes:
     wanted = whole_pages(num_bytes)
-    return spare[:wanted] if spare is not None and len(spare) >= wanted else make_pages(wanted)
+    return spare if spare is not None and len(spare) >= wanted else make_pages(wanted)
 
 
 def _with_file(path: Path, flags: int, work: Callable[[int], None]) -> None:

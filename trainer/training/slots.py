@@ -304,8 +304,12 @@ class ItemSlots:
         own, newest = items_of(image.arrays).outputs, items_of(before.arrays).outputs
         own.vectors[:num_rows], own.squares[:num_rows] = newest.vectors[:num_rows], newest.squares[:num_rows]
 
-    def _take_pages(self) -> Bytes | None:
-        return self._free.pop() if self._free else None
+    def _take_pages(self) -> Bytes:
+        """Return pages for any block: pages that did not suffice would be in memory until others have their place."""
+        if self._free:
+            return self._free.pop()
+        num_outputs = max(map(self.blocks.num_outputs, range(self.blocks.num_blocks)))
+        return make_image(shapes_of_items(num_outputs, self.blocks.config.interest_size, has_rows=True)).pages
 
     def _read(self, block: int, write_before: Future[None] | None = None) -> Image:
         if write_before is not None:  # its pages are reused for this block
@@ -345,8 +349,9 @@ class RingSlots(ItemSlots):
             return self._held[0][1]
         started = time.perf_counter()
         trained, image = self._held.popleft()
-        spare = None
-        if self._leaving is not None:
+        if self._leaving is None:
+            spare = self._take_pages()
+        else:
             sending, spare = self._leaving
             self.workers.wait(sending)
         coming = (trained + num_held) % num_blocks
