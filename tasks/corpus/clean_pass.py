@@ -36,8 +36,8 @@ from surf2vec.trainer.system.fan_out import FanOut, cut, deliver_files
 
 DUCKDB_SHARE = 40  # per cent of the spare memory
 # Spare memory per event of a group: some 70 bytes for its numbers, some 80 in sample logs for its text until that is
-# numbered; the rest is for longer urls and for DuckDB.
-BYTES_PER_EVENT = 350
+# numbered; the rest is for longer urls, for DuckDB, and for what allocators keep of the group before.
+BYTES_PER_EVENT = 450
 COUNTS_ROWS = 100_000  # rows in a row group of item counts: each DuckDB thread holds one complete row group in memory
 
 

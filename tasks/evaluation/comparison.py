@@ -144,12 +144,15 @@ def compare_releases(
     scores = challenger.scores, champion.scores
     answers = rank_all(
         make_pairs(challenger, champion, *matched),
-        lambda *pair: tuple(rank_held_out(*side) for side in zip(pair, scores, is_shared, strict=True)),
+        lambda *pair, **report: tuple(
+            rank_held_out(*side, **report) for side in zip(pair, scores, is_shared, strict=True)
+        ),
         on_event,
         "compare",
         challenger.corpus.num_evaluated,
         DRAWN_USERS * vector_bytes,
         partial(is_decided, drop),
+        sum(side.num_pieces for side in scores),
     )
     if not answers:
         return {"reason": "no user had an item held out that the champion knows and has not seen of the user"}

@@ -61,7 +61,12 @@ class Answer:
         return Answer(np.concatenate((self.ranks, other.ranks)), np.concatenate((self.top, other.top)))
 
 
-def rank_held_out(question: Question, scores: Scores, is_shared: NDArray[np.bool_] | None = None) -> Answer:
+def rank_held_out(
+    question: Question,
+    scores: Scores,
+    is_shared: NDArray[np.bool_] | None = None,
+    on_piece: Callable[[], object] = lambda: None,
+) -> Answer:
     """Rank every held-out item among all items that the user has not seen, in bounded memory.
 
     For each piece of the items and each batch of users, count the items with higher scores. With several pieces, a first pass
@@ -73,6 +78,7 @@ def rank_held_out(question: Question, scores: Scores, is_shared: NDArray[np.bool
             ranking.find_held_out(piece)
     for piece in scores.pieces():
         ranking.count(piece)
+        on_piece()
     return ranking.answer()
 
 
@@ -253,16 +259,25 @@ def rank_all(
     total: int = 0,
     group_bytes: int = GROUP_BYTES,
     is_enough: Callable[..., bool] = lambda *answers: False,
+    num_pieces: int = 1,
 ) -> list[Answer]:
     """Return the answers of `rank` to all questions, joined, the sides as its arguments. Empty without questions.
 
     is_enough: whether the answers of the users so far suffice, checked after each group; its arguments are the sides' answers.
+    num_pieces: of the items, for a group; `rank` calls its argument on_piece after each.
     """
     answers: list[Answer] = []
+    num_users, done = 0, 0.0
+
+    def on_piece() -> None:
+        nonlocal done
+        done += num_users / num_pieces
+        log_progress(on_event, step, round(done), total, "users")
+
     for sides in join_sides(questions, group_bytes):
-        found = rank(*sides)
+        num_users = len(sides[0].items)
+        found = rank(*sides, on_piece=on_piece)
         answers = [one.join(other) for one, other in zip(answers, found, strict=True)] if answers else list(found)
-        log_progress(on_event, step, len(answers[0].ranks), total, "users")
         if is_enough(*answers):
             break
     return answers
@@ -278,7 +293,7 @@ def rank_choosing(corpus: Corpus, generation: Generation) -> NDArray[np.float64]
     """Return the ranks of the items of the users by whom settings are chosen, float64[m]."""
     scores = score_of(generation, corpus.count_training_tokens())
     asked = ((question,) for question, _ in questions(corpus, BothParts(generation, corpus), by_choosing=True))
-    return rank_all(asked, lambda question: (rank_held_out(question, scores),))[0].ranks
+    return rank_all(asked, lambda question, **report: (rank_held_out(question, scores),))[0].ranks
 
 
 def check_memory(corpus: Corpus, scores: Scores, vector_bytes: int, memory_bytes: int) -> None:
@@ -311,10 +326,11 @@ def evaluate(
     check_memory(corpus, scores, 4 * generation.vector_size, memory_bytes)
     model, popularity = rank_all(
         ((question,) for question, _ in questions(corpus, BothParts(generation, corpus))),
-        lambda question: (rank_held_out(question, scores), rank_by_popularity(question, counts)),
+        lambda question, **report: (rank_held_out(question, scores, **report), rank_by_popularity(question, counts)),
         on_event,
         "evaluate",
         corpus.num_evaluated,
+        num_pieces=scores.num_pieces,
     )
     metrics = measure(model, corpus.num_items)
     metrics |= {f"popularity_{name}": value for name, value in measure(popularity, corpus.num_items).items()}
@@ -339,15 +355,17 @@ def measure_loss(
     in_full = score_of(generation, frozen.blocks.counts)
     as_stored = score_of(generation, frozen.blocks.counts, partial(project, projection=projection))
 
-    def rank(question: Question) -> tuple[Answer, ...]:
+    def rank(question: Question, **report: Any) -> tuple[Answer, ...]:
         noisy = add_noise(
             question.vectors, generation, manifest["storage"]["noise"], b"evaluation", map(bytes, question.vectors)
         )
         stored = _store(project(noisy, projection), manifest["storage"]["dtype"])
-        return rank_held_out(question, in_full), rank_held_out(replace(question, vectors=stored), as_stored)
+        sides = (question, in_full), (replace(question, vectors=stored), as_stored)
+        return tuple(rank_held_out(*side, **report) for side in sides)
 
     asked = ((replace(one, vectors=found),) for one, found in infer_whole(frozen, questions(corpus, None)))
-    full, stored = (float((one.ranks <= 10).mean()) for one in rank_all(asked, rank, on_event, "loss", num_users))
+    answers = rank_all(asked, rank, on_event, "loss", num_users, num_pieces=2 * in_full.num_pieces)
+    full, stored = (float((one.ranks <= 10).mean()) for one in answers)
     return {"export_hit_at_10": stored, "export_hit_at_10_loss": full - stored}
 
 

@@ -21,6 +21,7 @@ from surf2vec.tasks.registry.mlflow_runs import connect, download, gather, let_o
 import mlflow.pyfunc
 import pandas as pd
 from mlflow import MlflowClient
+from mlflow.entities import LoggedModelOutput
 from mlflow.models import Model, ModelSignature
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
@@ -73,8 +74,8 @@ def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, temporary
     calls are removed. A complete copy is recognised by its tags.
     """
     with connect(tracking_uri) as client, use_uri(tracking_uri), use_temporary_folder(temporary):
-        experiment_id = client.get_run(mlflow_run_id).info.experiment_id
-        for model in client.search_logged_models([experiment_id], f"source_run_id = '{mlflow_run_id}'"):
+        run = client.get_run(mlflow_run_id)
+        for model in client.search_logged_models([run.info.experiment_id], f"source_run_id = '{mlflow_run_id}'"):
             if str(model.status) != "READY":
                 get_artifact_repository(model.artifact_location, tracking_uri).delete_artifacts()
                 client.delete_logged_model(model.model_id)
@@ -82,10 +83,14 @@ def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, temporary
                 if local_folder(model.artifact_location):  # an interrupted call may have left files that are not synced
                     _fill_model(client, model, content)
                 return model.model_id
-        with mlflow.start_run(run_id=mlflow_run_id), find_modules():
-            logged = mlflow.pyfunc.log_model(name="user-vectors", tags=content.tags, **_parts(content))
-        _sync_model(client, logged.model_id)
-        return logged.model_id
+        # Not mlflow.pyfunc.log_model, which runs the example: that reads all items into memory.
+        model = client.create_logged_model(
+            run.info.experiment_id, "user-vectors", mlflow_run_id, content.tags, run.data.params
+        )
+        client.log_outputs(mlflow_run_id, [LoggedModelOutput(model.model_id, step=0)])
+        _fill_model(client, model, content)
+        client.finalize_logged_model(model.model_id, "READY")
+        return model.model_id
 
 
 def repair_copy(tracking_uri: str, version: Version, content: Content, temporary: Path) -> None:

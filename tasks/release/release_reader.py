@@ -187,10 +187,13 @@ class ReleaseReader:
     def items(self) -> tuple[np.ndarray, np.ndarray]:
         """(urls, float32 (V, D)) of the items, by item_ix, without activity; none if the release was trained with a tree."""
         columns = compared_columns(self.manifest)
-        batches = [(keys, vectors[:, columns]) for keys, vectors in self.read_batches("items")]
-        urls = [np.zeros(0, object), *(keys.to_numpy(zero_copy_only=False) for keys, _ in batches)]
-        none = np.zeros((0, columns.stop), np.float32)
-        return np.concatenate(urls), np.concatenate([none, *(vectors for _, vectors in batches)])
+        num_items = sum(file["rows"] for file in self.manifest["item_files"].values())
+        urls, items = np.empty(num_items, object), np.empty((num_items, columns.stop), np.float32)
+        end = 0
+        for keys, vectors in self.read_batches("items"):
+            start, end = end, end + len(keys)
+            urls[start:end], items[start:end] = keys.to_pylist(), vectors[:, columns]
+        return urls, items
 
     def rank_items(
         self, vectors: np.ndarray, num_items: int, columns: slice, seen: Sequence[Sequence[int]]
@@ -212,10 +215,12 @@ class ReleaseReader:
                 places = places[row[places] > -np.inf]
                 yield urls[places].tolist(), row[places].tolist()
 
-    @property
+    @cached_property
     def urls(self) -> list[str]:
         """The items in their order; none if the release was trained with a tree and has no trail."""
-        return self.trail_inputs[0] if "trail" in self.manifest else self.items[0].tolist()
+        if "trail" in self.manifest:
+            return self.trail_inputs[0]
+        return [url for keys, _ in self.read_batches("items") for url in keys.to_pylist()]
 
     @cached_property
     def trail_inputs(self) -> tuple[list[str], np.ndarray]:

@@ -172,7 +172,7 @@ def measure_level(corpus: Corpus, generation: Generation, noise: float) -> float
     """The hit@20 of the held-out users with noise on their vectors."""
     scores = score_of(generation, corpus.count_training_tokens())
 
-    def rank(question: Any) -> Any:
+    def rank(question: Any, **report: Any) -> Any:
         names = map(bytes, question.vectors)
         vectors = add_noise(question.vectors, generation, noise, b"a key of the root", names)
         return (rank_held_out(replace(question, vectors=vectors), scores),)

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from surf2vec.tasks.evaluation import evaluate as evaluate_module
 from surf2vec.tasks.evaluation import scores as scores_module
-from surf2vec.tasks.evaluation.evaluate import Answer, Question, evaluate, measure, rank_by_popularity, rank_held_out
+from surf2vec.tasks.evaluation.evaluate import (
+    Answer,
+    Question,
+    evaluate,
+    measure,
+    rank_all,
+    rank_by_popularity,
+    rank_held_out,
+)
 from surf2vec.tasks.evaluation.measures import hits, reciprocals
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ResourceError
@@ -96,6 +104,25 @@ def test_ranks_and_best_items_as_a_full_sort_has_them(seed: int, num_items: int,
     np.testing.assert_array_equal(answer.ranks, expected)
     np.testing.assert_array_equal(np.take_along_axis(masked, answer.top, axis=1), -np.sort(-masked, axis=1)[:, :20])
     assert all(len(set(top)) == min(20, num_items) for top in answer.top.tolist())
+
+
+def test_progress_moves_with_each_piece_of_the_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranking the first release of three million items was silent for minutes."""
+    monkeypatch.setattr(scores_module, "GRAIN_ITEMS", 10)
+    monkeypatch.setattr(scores_module, "PIECE_BYTES", 1)
+    none = np.zeros(0, np.int64)
+    asked = [(Question(np.ones((4, 1), np.float32), np.arange(4), none, none),)] * 2
+    scores = score_by_vectors(np.arange(40, dtype=np.float32)[:, None])
+    reports: list[int] = []
+    rank_all(
+        asked,
+        lambda question, **report: (rank_held_out(question, scores, **report),),
+        lambda name, values: reports.append(values["done"]),
+        total=8,
+        group_bytes=1,
+        num_pieces=4,
+    )
+    assert reports == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
 def test_batches_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
