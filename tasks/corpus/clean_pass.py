@@ -8,6 +8,7 @@ of each user whose events are not those of the base (tasks/activity/count.py), a
 
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from glob import escape
 from itertools import pairwise
@@ -182,8 +183,8 @@ def read_group(con: duckdb.DuckDBPyConnection, params: dict[str, Any]) -> tuple[
     """
     rows = stream_rows(con, "intermediate/int_group_events", params).read_all()
     us, source, line, is_undated = (rows[name].to_numpy() for name in ("us", "source", "line", "is_undated"))
-    code, user_ids = number_strings(rows["user_id"])
-    item, urls = number_strings(rows["url"])
+    with ThreadPoolExecutor(2) as pool:
+        (code, user_ids), (item, urls) = pool.map(number_strings, (rows["user_id"], rows["url"]))
     first = np.flatnonzero(np.diff(np.maximum.accumulate(code), prepend=-1))  # codes follow first appearance
     users = pa.table({"user_id": user_ids, "hash": rows["user_hash"].take(first)})
     users = users.append_column("micro_partition", rows["micro_partition"].take(first))

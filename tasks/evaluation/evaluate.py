@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from surf2vec.tasks.evaluation.measures import TOP, hits, reciprocals
-from surf2vec.tasks.evaluation.scores import BATCH_SCORES, MIN_BATCH_USERS, Piece, Scores, score_of
+from surf2vec.tasks.evaluation.scores import BATCH_SCORES, Piece, Scores, score_of
 from surf2vec.tasks.export.noise import add_noise
 from surf2vec.tasks.export.reduction import PROJECTION_FILE, project, read_projection
 from surf2vec.tasks.export.vector_files import encode_vectors
@@ -105,15 +105,20 @@ class Ranking:
 
     def count(self, piece: Piece) -> None:
         """Count the items of a piece with a higher or equal score than the held-out item; keep the best items."""
-        for batch in self.batches():
-            batch_scores = self.score_unseen(piece, batch)
-            for start in range(0, len(batch_scores), MIN_BATCH_USERS):  # few: they stay in the processor's cache
-                scores = batch_scores[start : start + MIN_BATCH_USERS]
-                users = slice(batch.start + start, batch.start + start + len(scores))
-                held = self.held_scores[users, None]
-                self.above[users] += list(map(np.count_nonzero, scores > held))
-                self.ties[users] += list(map(np.count_nonzero, scores == held))
-                self._keep_top(users, scores, piece.items)
+        from surf2vec.trainer.kernels.compiled_ranks import (
+            count_scores,
+            find_reached,
+        )  # numba takes half a second to import
+
+        for users in self.batches():
+            scores = self.score_unseen(piece, users)
+            least = np.nextafter(self.top_scores[users, -1], np.inf) if self.num_top == TOP else _reached(scores)
+            reached = np.empty(len(scores), np.int64)
+            count_scores(scores, self.held_scores[users], least, self.above[users], self.ties[users], reached)
+            columns = np.empty(reached.sum(), np.int64)
+            find_reached(scores, least, reached, columns)
+            rows = np.repeat(np.arange(len(scores)), reached)
+            self._keep_top(users, rows, scores[rows, columns], piece.items[columns])
         self.num_top = min(TOP, self.num_top + len(piece.items))
 
     def batches(self) -> Iterator[slice]:
@@ -138,17 +143,18 @@ class Ranking:
         self.held_scores[batch.start + own] = scores[own, places[own]]
         return scores
 
-    def _keep_top(self, users: slice, scores: NDArray[np.float32], items: NDArray[np.int64]) -> None:
-        """Merge the best items of a piece with those of the pieces before. Only scores that may be among them are sorted."""
-        least = np.nextafter(self.top_scores[users, -1], np.inf) if self.num_top == TOP else _reached(scores)
-        rows, columns = np.divmod(np.flatnonzero(scores >= least[:, None]), scores.shape[1])
-        values = np.concatenate((self.top_scores[users, : self.num_top].ravel(), scores[rows, columns]))
-        found = np.concatenate((self.top[users, : self.num_top].ravel(), items[columns]))
-        rows = np.concatenate((np.repeat(np.arange(len(scores)), self.num_top), rows))
+    def _keep_top(
+        self, users: slice, rows: NDArray[np.int64], values: NDArray[np.float32], items: NDArray[np.int64]
+    ) -> None:
+        """Merge scores of a piece, by row among the users, with the best of the pieces before."""
+        num_users, num_top = users.stop - users.start, self.num_top
+        values = np.concatenate((self.top_scores[users, :num_top].ravel(), values))
+        found = np.concatenate((self.top[users, :num_top].ravel(), items))
+        rows = np.concatenate((np.repeat(np.arange(num_users), num_top), rows))
         order = np.lexsort((-values, rows))  # stable: of equal scores the first item
-        first = np.searchsorted(rows[order], np.arange(len(scores)))
-        num_top = min(TOP, self.num_top + len(items))
-        best = order[first[:, None] + np.arange(num_top)]
+        first = np.searchsorted(rows[order], np.arange(num_users + 1))
+        num_top = min(TOP, int(np.diff(first).min()))
+        best = order[first[:-1, None] + np.arange(num_top)]
         self.top_scores[users, :num_top], self.top[users, :num_top] = values[best], found[best]
 
     def answer(self) -> Answer:

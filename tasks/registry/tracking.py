@@ -105,10 +105,12 @@ def repair_copy(tracking_uri: str, version: Version, content: Content, temporary
 def _fill_model(client: MlflowClient, model: Any, content: Content) -> None:
     """Delete the files of a logged model and write them again. Processes that have mapped a deleted file keep it."""
     about = Model(model.artifact_location, model.source_run_id, model_uuid=model.model_id, model_id=model.model_id)
+    get_artifact_repository(model.artifact_location).delete_artifacts()
     with tempfile.TemporaryDirectory() as scratch, find_modules():
-        mlflow.pyfunc.save_model(f"{scratch}/model", mlflow_model=about, **_parts(content))
-        get_artifact_repository(model.artifact_location).delete_artifacts()
-        client.log_model_artifacts(model.model_id, f"{scratch}/model")
+        folder = local_folder(model.artifact_location)
+        mlflow.pyfunc.save_model(str(folder or f"{scratch}/model"), mlflow_model=about, **_parts(content))
+        if not folder:
+            client.log_model_artifacts(model.model_id, f"{scratch}/model")
     _sync_model(client, model.model_id)
 
 
