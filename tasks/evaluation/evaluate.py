@@ -105,10 +105,8 @@ class Ranking:
 
     def count(self, piece: Piece) -> None:
         """Count the items of a piece with a higher or equal score than the held-out item; keep the best items."""
-        from surf2vec.trainer.kernels.compiled_ranks import (
-            count_scores,
-            find_reached,
-        )  # numba takes half a second to import
+        # numba takes half a second to import.
+        from surf2vec.trainer.kernels.compiled_ranks import count_scores, find_reached
 
         for users in self.batches():
             scores = self.score_unseen(piece, users)
