@@ -73,16 +73,8 @@ def list_automations(webhook: UUID | None, patience: Patience = Patience()) -> l
         return automations
     failed = ENDED - {"prefect.flow-run.Completed", "prefect.flow-run.Cancelled"} | {RUN_FAILED}
     page = "{{ flow_run|ui_url }}"
-    at_once = {"posture": Posture.Reactive, "threshold": 1, "within": timedelta(0)}
-    add(
-        "alarm: a run failed",
-        EventTrigger(expect=failed, match_related=OURS, **at_once),
-        *call(
-            "run_failed",
-            "{{ flow_run.name }} of {{ deployment.name }} is {{ flow_run.state.name }}",
-            link=page,
-        ),
-    )
+    ended = call("run_failed", "{{ flow_run.name }} of {{ deployment.name }} is {{ flow_run.state.name }}", link=page)
+    add("alarm: a run failed", EventTrigger(expect=failed, match_related=OURS), *ended)
     started = ENDED | {"prefect.flow-run.Running"}
     late = _absent({"prefect.flow-run.Late"}, started, patience.late_seconds)
     add("alarm: a run did not start", late, *call("not_started", f"{RUN} was due and did not start"))

@@ -185,7 +185,7 @@ def _register(
     run = Run(root, release)
     if not run.record_path.exists():
         run.amend(lambda _: _derive_record(root, publish, before, release))
-    registered = publish_release(root, publish, run.record(), root.export(release), None, on_event, champion)
+    registered = publish_release(root, publish, run.record(), root.export(release), on_event, champion)
     step = registered.model_copy(update={"alias": "champion", "digest": release})
     run.record_steps(step)
     report_path = run.folder / "report.html"

@@ -118,10 +118,9 @@ def load_config(file: Path | None, settings: Sequence[str], overrides: Mapping[s
             raise ConfigError(f"--set {setting!r} has no '=': write for instance --set train.epochs=5")
         set_value(values, key, parse_value(key, text))
     for key, value in overrides.items():
+        check_key(key)
         if value is not None:
             set_value(values, key, value)
-    for key in overrides:
-        check_key(key)
     return _validate(values, file if not settings else None)
 
 

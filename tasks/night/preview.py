@@ -164,12 +164,8 @@ def _predict(
     size = export.pca_dim or job.config.vector_size
     num_users, num_items = int(corpus.manifest["num_users"]), corpus.num_items
     index = plan_index(num_users, size, night.config.host_bytes, QUANTISE_ABOVE)
-    export_bytes = (
-        estimate_bytes(
-            num_users, num_items, size + export.activity * len(NAMES), export.dtype, 1 + bool(job.config.trail_size)
-        )
-        + index.index_bytes
-    )
+    num_columns, num_parts = size + export.activity * len(NAMES), 1 + bool(job.config.trail_size)
+    export_bytes = estimate_bytes(num_users, num_items, num_columns, export.dtype, num_parts) + index.index_bytes
     return {
         "seconds": {name: None if value is None else round(value, 6) for name, value in all_seconds.items()},
         "peak_bytes": plan.peak_bytes,

@@ -42,24 +42,21 @@ class Reporter:
         )  # fmt: skip
 
         def on_event(event: str, values: dict[str, Any]) -> None:
-            nonlocal rate
+            nonlocal rate, last_line
             if event in ("log", "private"):
                 print_line(name, values["message"])
             elif event == "progress":
-                show_progress(values["step"], values["done"], values["total"], values["unit"])
+                part, done, total, unit = (values[name] for name in ("step", "done", "total", "unit"))
+                if part not in tasks:
+                    tasks[part] = bar.add_task(part, total=total, unit=unit)
+                bar.update(tasks[part], completed=done, total=total, unit=unit + rate)
+                now = time.monotonic()
+                if not console.is_terminal and now - last_line >= LINE_SECONDS:
+                    last_line = now
+                    print_line(name, f"{done:,} of {total:,} {unit}{rate} ({int(percent(done, total))} %)")
             elif event == "train":
                 loss = "" if values["loss"] is None else f", loss {values['loss']:.3f}"
                 rate = f", {values['tokens_per_second']:,.0f} tokens/s{loss}"
-
-        def show_progress(part: str, done: int, total: int, unit: str) -> None:
-            nonlocal last_line
-            if part not in tasks:
-                tasks[part] = bar.add_task(part, total=total, unit=unit)
-            bar.update(tasks[part], completed=done, total=total, unit=unit + rate)
-            now = time.monotonic()
-            if not console.is_terminal and now - last_line >= LINE_SECONDS:
-                last_line = now
-                print_line(name, f"{done:,} of {total:,} {unit}{rate} ({int(percent(done, total))} %)")
 
         with bar:
             yield on_event

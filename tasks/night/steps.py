@@ -267,7 +267,7 @@ def register_release(night: NightContext, run: Run) -> None:
 
             promotion.pin_release(root, run.run_id)  # before it serves, because a rollback needs it
             export_dir = root.export(run.run_id)
-            registered = publish_release(root, publish, run.record(), export_dir, None, on_event)
+            registered = publish_release(root, publish, run.record(), export_dir, on_event)
             promotion.release_pins(root, publish)
             return registered
 

@@ -46,7 +46,6 @@ def publish_release(
     publish: PublishConfig,
     record: RunRecord,
     export_dir: Path,
-    report_path: Path | None,
     on_event: OnEvent = ignore_event,
     replaced: Version | None = None,
 ) -> RegisterStep:
@@ -81,7 +80,7 @@ def publish_release(
     card = version_card(ended, manifest, _count_bytes(manifest), version.tags.get("export_uri"))
     with replace_file(export_dir / README) as temporary:
         temporary.write_text(f"# {name_night(record)}\n\n{card}\n", encoding="utf-8")
-    files = [export_dir / EXPORT_MANIFEST] + ([report_path] if report_path and report_path.exists() else [])
+    files = [export_dir / EXPORT_MANIFEST]
     documents, note = {"run.json": mask_values(record.to_json())}, "\n".join(list_night(ended))
     mlflow_runs.log_corpus(uri, mlflow_run, root.corpus(manifest["created_from"]["window_id"]), record.steps.corpus)
     mlflow_runs.log_run(uri, mlflow_run, list_metrics(record), files, documents, note, "FINISHED")

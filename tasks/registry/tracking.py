@@ -111,7 +111,11 @@ def _fill_model(client: MlflowClient, model: Any, content: Content) -> None:
         mlflow.pyfunc.save_model(str(folder or f"{scratch}/model"), mlflow_model=about, **_parts(content))
         if not folder:
             client.log_model_artifacts(model.model_id, f"{scratch}/model")
-    _sync_model(client, model.model_id)
+    base = local_folder(client.get_experiment(model.experiment_id).artifact_location)
+    if folder and base:
+        sync_tree(folder)
+        for parent in folder.parents[: len(folder.parts) - len(base.parts) + 1]:
+            sync_path(parent)
 
 
 @contextmanager
@@ -151,18 +155,6 @@ def pin_requirements() -> list[str]:
     """Return the model's requirements, pinned to the installed versions."""
     # A local part such as +cpu names a build that the package index does not have.
     return [f"{name}=={installed_version(name).split('+')[0]}" for name in REQUIREMENTS]
-
-
-def _sync_model(client: MlflowClient, model_id: str) -> None:
-    """Sync the files of a logged model and their parent folders to the disk, if they are on this machine."""
-    model = client.get_logged_model(model_id)
-    folder, base = map(
-        local_folder, (model.artifact_location, client.get_experiment(model.experiment_id).artifact_location)
-    )
-    if folder and base:
-        sync_tree(folder)
-        for parent in folder.parents[: len(folder.parts) - len(base.parts) + 1]:
-            sync_path(parent)
 
 
 def register(

@@ -123,12 +123,9 @@ def explain_held(record: RunRecord, root: str = "") -> list[str]:
     if not gate.is_held:
         return []
     root = root or str(Path(record.steps.export.export_dir or "ROOT/export/RELEASE").parents[1])
+    held = (row for row in gate.table if row["verdict"] == "held")
     return [
-        *(
-            "{rule}: {tonight}, limit {limit}, {reason}".format_map(row)
-            for row in gate.table
-            if row["verdict"] == "held"
-        ),
+        *map("{rule}: {tonight}, limit {limit}, {reason}".format_map, held),
         f'If it is right all the same: surf2vec promote{f" {number}" if number else ""} --override "WHY" --root {root}',
         f"If logs were missing or wrong, deliver them again, then: surf2vec run --logs 'LOGS' --root {root}",
     ]
@@ -174,11 +171,10 @@ def list_steps(record: RunRecord) -> dict[str, dict[str, Any]]:
 
 def list_made(step: Step) -> list[str]:
     """Returns the results of a step as short texts; some are empty."""
-    match step:
-        case ChooseStep():
-            return describe_choice(step)
-        case GateStep():
-            return [describe_gate(step)]
+    if isinstance(step, ChooseStep):
+        return describe_choice(step)
+    if isinstance(step, GateStep):
+        return [describe_gate(step)]
     values = {name: getattr(step, name) for name in MADE[step.name]}
     values = {name: ", ".join(map(format_key, one)) if isinstance(one, dict) else one for name, one in values.items()}
     made = [text.format(values[name]) for name, text in MADE[step.name].items() if values[name]]
@@ -247,17 +243,14 @@ def list_losses(record: RunRecord) -> list[dict[str, Any]]:
 
     newest = f"more events of a user than {setting('max_user_events')}: the newest stay"
     item_limits = f"fewer events than {setting('min_item_events')}, or fewer users than {setting('min_item_users')}"
+    few = f"bots, and fewer events of items kept than {setting('min_user_events')}"
     losses = [
         ("lines", "events", reasons),
         ("events in the window", "events without bots", f"bots: more events on a day than {setting('max_day_events')}"),
         ("events without bots", "events without repeats", "the same page again at once"),
         ("items in the window", "items in the vocabulary", item_limits),
         ("events without repeats", "events of items in the vocabulary", "events of the items left out"),
-        (
-            "users in the window",
-            "users kept",
-            f"bots, and fewer events of items kept than {setting('min_user_events')}",
-        ),
+        ("users in the window", "users kept", few),
         ("events of items in the vocabulary", "events of users kept", "events of the users left out"),
         ("events of users kept", "tokens (the newest events of each user)", newest),
     ]

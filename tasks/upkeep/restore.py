@@ -96,7 +96,7 @@ def restore_run_record(root: Root, publish: PublishConfig, release: str, on_even
     except DamageError as error:
         log(on_event, f"the record of release {release} is gone, and cannot be restored: {error}")
         return False
-    registered = publish_release(root, publish, record, export_dir, None, on_event)
+    registered = publish_release(root, publish, record, export_dir, on_event)
     record = record.replace(steps=record.steps.replace(registered, ReportStep(report=str(report_path))))
     run.amend(lambda _: record)
     write_report(record, export_dir, report_path)

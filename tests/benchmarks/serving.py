@@ -174,7 +174,7 @@ def measure_serving(_: Path, users: int = 200_000) -> list[dict[str, Any]]:
         export_seconds = time.monotonic() - started
         tracking.read(root.tracking_uri)
         before, started = read_written_bytes(), time.monotonic()
-        publish_release(root, STORAGES["reference"], write_run_record(RELEASE), export_dir, None)
+        publish_release(root, STORAGES["reference"], write_run_record(RELEASE), export_dir)
         sent_bytes, register_seconds = read_written_bytes() - before, time.monotonic() - started
         manifest = read_json(export_dir / "manifest.json")
         table_bytes = sum(about["bytes"] for about in manifest["user_files"].values())

@@ -248,7 +248,7 @@ def check_releases(folder: Path) -> Found:
     """Each lie in a folder that is opened, and in a registered copy that is pulled, whose digest in the registry is mended."""
     found, root = Found(), Root(folder / "root")
     make_release(root)
-    publish_release(root, PublishConfig(), write_run_record("r1"), root.export("r1"), None)
+    publish_release(root, PublishConfig(), write_run_record("r1"), root.export("r1"))
     good, place = root.export("r1"), folder / "told" / "release"
     expected, pulled = ask_all(good), list_files(good)
     for what in [*LIES, *MANIFESTS]:

@@ -62,7 +62,7 @@ def make_night(root: Root, release: str, gate: dict[str, Any], publish: PublishC
     config, created_at = {"publish": publish.model_dump()}, f"2026-01-01T00:{int(release[1:]):02}:00"
     record = write_run_record(release, steps, run_id=release, created_at=created_at, config=config)
     pin_release(root, release)
-    registered = publish_release(root, publish, record, root.export(release), None)
+    registered = publish_release(root, publish, record, root.export(release))
     Run(root, release).amend(lambda _: record)
     Run(root, release).record_steps(registered)
     release_pins(root, publish)

@@ -84,7 +84,7 @@ def export_state(
 def publish_state(root: Root, publish: PublishConfig, release: str, state: State, last: tuple[str, ...] = ()) -> int:
     """The number of the version of a state, registered."""
     export_state(root, release, state, last=last)
-    return publish_release(root, publish, write_run_record(release), root.export(release), None).model_version
+    return publish_release(root, publish, write_run_record(release), root.export(release)).model_version
 
 
 def read_table(folder: Path, kind: str = "user") -> pl.DataFrame:

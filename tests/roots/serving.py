@@ -68,7 +68,7 @@ def record_release(
         "ingest": (settings or IngestConfig()).model_dump(mode="json"),
     }
     record = write_run_record(release, config=config, **values)
-    registered = publish_release(root, publish, record, export, None)
+    registered = publish_release(root, publish, record, export)
     steps = IngestStep(digest=""), ExportStep(digest=""), registered, ReportStep(digest="")
     Run(root, release).amend(lambda _: record.replace(steps=record.steps.replace(*steps)))
 

@@ -38,7 +38,7 @@ def test_a_copy_is_on_the_disk_before_its_version_is_made(tmp_path: Path, monkey
         return register(*arguments)
 
     monkeypatch.setattr(tracking, "register", watched_register)
-    publish_release(root, CONFIG, write_run_record(), export_dir, None)
+    publish_release(root, CONFIG, write_run_record(), export_dir)
     made = disk.first("version")
     synced = {path for kind, path in disk.events[:made] if kind == "fsync"}
     (copy,) = (root.artifacts / "models").iterdir()
@@ -138,7 +138,7 @@ def test_a_copy_that_a_power_loss_left_bad_is_told_and_mended(served: Root, name
     told = [f"{found.place}: {found.message}" for found in examine(served) if found.level == "damage"]
     assert told
     assert all("models:/surf2vec-users/1" in line and "`surf2vec run` that made release r1" in line for line in told)
-    publish_release(served, CONFIG, record, served.export("r1"), None)
+    publish_release(served, CONFIG, record, served.export("r1"))
     assert is_served(served, CONFIG, record.require(RegisterStep))
     assert [found for found in examine(served) if found.level == "damage"] == []
     after = read_model(uri, CONFIG.model_name)
@@ -160,10 +160,10 @@ def test_a_registration_that_was_cut_off_after_its_copy_makes_the_copy_anew(
     with monkeypatch.context() as context:
         context.setattr(tracking, "register", die)
         with pytest.raises(KeyboardInterrupt):
-            publish_release(root, CONFIG, write_run_record(), export_dir, None)
+            publish_release(root, CONFIG, write_run_record(), export_dir)
     (index,) = root.artifacts.rglob("users.faiss")
     index.write_bytes(b"")
-    told = publish_release(root, CONFIG, write_run_record(), export_dir, None)
+    told = publish_release(root, CONFIG, write_run_record(), export_dir)
     assert is_served(root, CONFIG, told)
     assert len(list((root.artifacts / "models").iterdir())) == 1
 

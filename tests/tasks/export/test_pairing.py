@@ -34,7 +34,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Root:
     made = Root(tmp_path_factory.mktemp("root"))
     for number, release in enumerate(("r1", "r2"), start=1):
         make_release(made, release, num_users=300, seed=number)
-        publish_release(made, STORAGES["reference"], write_run_record(release), made.export(release), None)
+        publish_release(made, STORAGES["reference"], write_run_record(release), made.export(release))
     return made
 
 

@@ -126,7 +126,7 @@ def test_all_versions_of_ours_go_whatever_the_models_name(shared: Shared) -> Non
         PublishConfig(tracking_uri=shared.uri, experiment="ours", model_name="renamed"),
     )
     root = shared.add("a", publish)
-    publish_release(root, renamed, Run(root, "r1").record(), root.export("r1"), None)
+    publish_release(root, renamed, Run(root, "r1").record(), root.export("r1"))
     told = erase(root, publish=renamed)
     assert (told["found"], told["elsewhere"]) == (0, [])
     assert (shared.versions("ours"), shared.versions("renamed")) == ([], [2])

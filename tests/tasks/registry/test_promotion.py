@@ -147,7 +147,7 @@ def test_registering_again_does_not_bring_back_what_was_rolled_back(root: Root) 
     rollback(root, PUBLISH, None)
     assert settle_aliases(root, PUBLISH, 2, GateStep(**PASSED)) is None
     record = Run(root, "r2").record()
-    assert publish_release(root, PUBLISH, record, root.export("r2"), None).alias is None
+    assert publish_release(root, PUBLISH, record, root.export("r2")).alias is None
     assert aliases_of(root)["champion"] == 1
     with pytest.raises(HeldBackError, match="version 2 was rolled back at"):
         promote(root, PUBLISH, 2, None)

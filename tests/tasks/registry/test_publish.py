@@ -31,10 +31,8 @@ mlflow = tracking.mlflow
 PUBLISH = PublishConfig()
 
 
-def register(
-    root: Root, publish: PublishConfig = PUBLISH, release: str = "r1", report: Path | None = None
-) -> RegisterStep:
-    return publish_release(root, publish, write_run_record(release), root.export(release), report)
+def register(root: Root, publish: PublishConfig = PUBLISH, release: str = "r1") -> RegisterStep:
+    return publish_release(root, publish, write_run_record(release), root.export(release))
 
 
 def client_of(root: Root) -> Any:
@@ -65,12 +63,13 @@ def root(tmp_path: Path) -> Root:
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory, publish: PublishConfig) -> tuple[Root, RegisterStep]:
-    """A root whose release is registered; only read by its tests."""
+    """A root whose release is registered, and its report; only read by its tests."""
     root = Root(tmp_path_factory.mktemp("published"))
     make_release(root)
-    report = root.path / "report.html"
+    registered, report = register(root, publish), root.path / "report.html"
     report.write_text("<p>good morning</p>")
-    return root, register(root, publish, report=report)
+    attach_report(root, publish, registered, report)
+    return root, registered
 
 
 def test_the_folder_has_the_card_of_its_version(published: tuple[Root, RegisterStep]) -> None:
@@ -252,7 +251,7 @@ def test_a_run_that_was_overtaken_or_is_registered_again_does_not_serve(root: Ro
     for number, (release, until) in enumerate([("r2", "2015-05-17"), ("r3", "2015-05-18")], start=2):
         make_release(root, release, seed=number)
         record = write_run_record(release, {"corpus": {"until": until}})
-        told.append(publish_release(root, PUBLISH, record, root.export(release), None).alias)
+        told.append(publish_release(root, PUBLISH, record, root.export(release)).alias)
         assert current_release(root, PUBLISH) == ("r1" if release == "r2" else "r3")
     assert told == [None, "champion"]
     assert register(root, release="r1").alias is None
@@ -264,15 +263,6 @@ def test_registering_reads_no_items(root: Root) -> None:
     with mock.patch("mlflow.pyfunc.load_model") as load:
         assert register(root).model_version == 1
     assert not load.called
-
-
-def test_the_report_comes_after(root: Root) -> None:
-    told = register(root)
-    report = root.path / "report.html"
-    report.write_text("<p>good morning</p>")
-    attach_report(root, PUBLISH, told, report)
-    names = [file.path for file in client_of(root).list_artifacts(told.mlflow_run_id)]
-    assert "report.html" in names
 
 
 def test_a_copied_root_writes_nothing_into_the_old_one(root: Root, tmp_path: Path) -> None:

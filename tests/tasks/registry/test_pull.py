@@ -28,7 +28,7 @@ def root(tmp_path_factory: pytest.TempPathFactory, storage: str) -> Root:
     made = Root(tmp_path_factory.mktemp("root") / "a root ü")
     for number, release in enumerate(("r1", "r2"), start=1):
         make_release(made, release, seed=number)
-        publish_release(made, STORAGES[storage], write_run_record(release), made.export(release), None)
+        publish_release(made, STORAGES[storage], write_run_record(release), made.export(release))
     return made
 
 
@@ -149,7 +149,7 @@ def test_a_model_of_somebody_else_is_told_apart(root: Root, tmp_path: Path) -> N
 def test_a_referenced_folder_that_is_gone_is_told(tmp_path: Path) -> None:
     root, out = Root(tmp_path / "root"), tmp_path / "vectors"
     make_release(root)
-    publish_release(root, STORAGES["reference"], write_run_record(), root.export("r1"), None)
+    publish_release(root, STORAGES["reference"], write_run_record(), root.export("r1"))
     moved = root.export("r1").rename(tmp_path / "moved")
     with pytest.raises(
         DamageError, match=r"models:/surf2vec-users/1 was registered by reference to file://.*/export/r1, "

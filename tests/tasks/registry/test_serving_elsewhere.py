@@ -117,7 +117,7 @@ def test_the_model_answers_where_none_of_our_code_is(tmp_path: Path, storage: st
     root = Root(tmp_path / "root ü")
     folder = make_release(root)
     users = read_users(folder)
-    publish_release(root, STORAGES[storage], write_run_record(), folder, None)
+    publish_release(root, STORAGES[storage], write_run_record(), folder)
     [requirements] = root.artifacts.rglob("requirements.txt")
     assert requirements.read_text().split() == tracking.pin_requirements()
     if storage == "reference":
@@ -141,7 +141,7 @@ def test_the_model_answers_where_none_of_our_code_is(tmp_path: Path, storage: st
 @pytest.mark.slow
 def test_pages_are_summed_up_where_none_of_our_code_is(tmp_path: Path, elsewhere: Elsewhere) -> None:
     root = make_trail_root(tmp_path / "root")
-    publish_release(root, STORAGES["copy"], write_run_record("whole"), root.export("whole"), None)
+    publish_release(root, STORAGES["copy"], write_run_record("whole"), root.export("whole"))
     done = elsewhere.consume(root.tracking_uri, program=PAGES_CONSUMER)
     assert done.returncode == 0, done.stderr
     last = np.stack([read_users(root.export("whole"))["user-7"], np.zeros(16, np.float32)])
@@ -157,7 +157,7 @@ def test_pages_are_summed_up_where_none_of_our_code_is(tmp_path: Path, elsewhere
 def test_mlflow_serves_the_model_where_none_of_our_code_is(tmp_path: Path, storage: str, elsewhere: Elsewhere) -> None:
     root = Root(tmp_path / "root")
     folder = make_release(root)
-    publish_release(root, STORAGES[storage], write_run_record(), folder, None)
+    publish_release(root, STORAGES[storage], write_run_record(), folder)
     asked = {
         "dataframe_split": {
             "columns": ["user_id", "seen"],

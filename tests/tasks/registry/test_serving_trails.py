@@ -173,7 +173,7 @@ def test_the_file_is_read_at_the_first_pages_and_a_damaged_one_refused(root: Roo
 @pytest.mark.parametrize("storage", STORAGES)
 def test_through_mlflow_with_its_schema(tmp_path: Path, storage: str) -> None:
     root = make_trail_root(tmp_path / "root")
-    publish_release(root, STORAGES[storage], write_run_record("whole"), root.export("whole"), None)
+    publish_release(root, STORAGES[storage], write_run_record("whole"), root.export("whole"))
     with tracking.use_uri(root.tracking_uri):
         model = tracking.mlflow.pyfunc.load_model("models:/surf2vec-users/1")
     expected = [expect(root, "whole", user, NOW) for user in (KNOWN, None)]
@@ -199,7 +199,7 @@ def test_through_mlflow_with_its_schema(tmp_path: Path, storage: str) -> None:
 def test_pulls_bring_the_file_and_since_brings_it_whole(tmp_path: Path, storage: str) -> None:
     root = make_trail_root(tmp_path / "root")
     for release in ("whole", "reduced"):
-        publish_release(root, STORAGES[storage], write_run_record(release), root.export(release), None)
+        publish_release(root, STORAGES[storage], write_run_record(release), root.export(release))
     name = "models:/surf2vec-users/2"
     pull(name, tmp_path / "pulled", root.tracking_uri)
     told = pull_since(name, tmp_path / "changes", 1, root.tracking_uri)

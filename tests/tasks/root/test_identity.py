@@ -135,7 +135,7 @@ def test_all_that_is_registered_says_by_which_root(tmp_path: Path, monkeypatch: 
     make_release(root)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(ENVIRONMENT, "sqlite:///shared.db")
-    told = publish_release(root, PublishConfig(), write_run_record(), root.export("r1"), None)
+    told = publish_release(root, PublishConfig(), write_run_record(), root.export("r1"))
     root_id = read_root_id(root)
     assert root_id
     assert read_json(root.identity)["tracking_uri"] == shared

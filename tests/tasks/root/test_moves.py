@@ -132,7 +132,7 @@ def test_the_same_release_of_two_roots_serves_once(tmp_path: Path) -> None:
     settle(copy, as_copy=True)
     gate = GateStep(digest="", passes=True, verdict="first", champion=None)
     record = Run(copy, "r1").record()
-    again = publish_release(copy, publish, record.replace(steps=record.steps.replace(gate)), copy.export("r1"), None)
+    again = publish_release(copy, publish, record.replace(steps=record.steps.replace(gate)), copy.export("r1"))
     assert again.model_version == 2
     assert read_registry(first, publish).aliases["champion"] == 1
 

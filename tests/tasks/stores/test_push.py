@@ -163,7 +163,7 @@ def test_a_release_from_the_registry_is_gathered_in_the_root_and_not_left_there(
     root = Root(tmp_path / "root")
     take_in(root.path, write_log(tmp_path / "log.csv", "user-1,https://a.org/1,2026-01-01T00:00:00Z"))
     export = make_release(root, "r1")
-    publish_release(root, STORAGES["copy"], write_run_record("r1"), export, None)
+    publish_release(root, STORAGES["copy"], write_run_record("r1"), export)
     before = bytes_of(export)
     shutil.rmtree(export)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))

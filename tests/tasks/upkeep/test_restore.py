@@ -134,7 +134,7 @@ def test_another_store_or_events_are_not_replaced(lost: Root, tmp_path: Path) ->
 
 def test_a_release_without_state_is_refused(tmp_path: Path) -> None:
     root = Root(tmp_path / "root")
-    publish_release(root, PublishConfig(), write_run_record(), make_release(root), None)
+    publish_release(root, PublishConfig(), write_run_record(), make_release(root))
     with pytest.raises(InputError, match="carries no state"):
         make_again(root, tmp_path / "new")
     assert not (tmp_path / "new" / "sources.json").exists()
