@@ -23,6 +23,7 @@ from surf2vec.trainer.events import ignore_event
 from tests.data.corpora import planted_histories
 from tests.flows.test_gate import LENIENT
 from tests.flows.test_night_after_night import FAST
+from tests.roots.files import flip
 from tests.roots.ingest import write_day
 from tests.tasks.upkeep.test_gc import put_back
 
@@ -78,11 +79,6 @@ def releases(root: Root) -> tuple[str, str]:
     return first, second
 
 
-def flip(path: Path) -> None:
-    data = path.read_bytes()
-    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-
-
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-10])
 
@@ -102,11 +98,11 @@ def follow(root: Root, message: str) -> None:
         pull_release(pull[1], pull[2], pull[3], on_event=ignore_event)
 
 
-def first_file(root: Root, pattern: str, damage: Callable[[Path], None]) -> None:
+def first_file(root: Root, pattern: str, damage: Callable[[Path], object]) -> None:
     damage(sorted(root.path.glob(pattern))[0])
 
 
-CASES: dict[str, Callable[[Root], None]] = {
+CASES: dict[str, Callable[[Root], object]] = {
     "sources.json": lambda root: cut(root.sources),
     "events altered": lambda root: first_file(root, "events/*/*.parquet", flip),
     "events gone": lambda root: first_file(root, "events/*/*.parquet", Path.unlink),

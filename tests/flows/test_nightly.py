@@ -13,7 +13,7 @@ from surf2vec.trainer.store.layout import STORE_MANIFEST
 from surf2vec.trainer.system.files import read_json
 from tests.data.corpora import planted_histories
 from tests.flows.test_cli import call, kill_once
-from tests.roots.files import bytes_of
+from tests.roots.files import bytes_of, flip
 from tests.roots.ingest import write_log
 
 FAST = [
@@ -113,8 +113,7 @@ def test_doctor_finds_a_whole_root_whole_and_a_flipped_byte(night: tuple[Path, d
     found = call("doctor", "--root", str(root), "--json")
     assert (found.returncode, json.loads(found.stdout)["damage"]) == (0, 0), found.stdout
     path = next((root / "export").rglob("part-*.parquet"))
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    whole = flip(path)
     found = call("doctor", "--root", str(root), "--json")
     path.write_bytes(whole)
     assert (found.returncode, json.loads(found.stdout)["damage"]) == (1, 1)

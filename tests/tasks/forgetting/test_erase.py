@@ -13,6 +13,7 @@ from surf2vec.trainer.errors import DamageError
 from surf2vec.trainer.store.tokens import CHANGED, Corpus, open_corpus
 from surf2vec.trainer.system.files import describe_file, write_json
 from tests.data.corpora import write_corpus
+from tests.roots.files import flip
 
 HISTORIES = {f"user-{i}": [i % 5, (i + 1) % 5, (i + 2) % 5][: 2 + i % 2] for i in range(24)}
 GOING = ["user-3", "user-17"]
@@ -53,9 +54,7 @@ def test_a_damaged_corpus_is_refused(root: Root) -> None:
     old = open_corpus(root.corpus("old"))
     rows = find_rows(old, want_users(GOING))
     path = old.folder / f"p{min(rows):05d}.tokens.npy"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    flip(path)
     with pytest.raises(DamageError, match=path.name):
         erase_from_corpus(root, old, rows)
     assert [folder.name for folder in (root.path / "corpus").iterdir()] == ["old"]

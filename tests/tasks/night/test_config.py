@@ -102,8 +102,10 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
         load_config(tmp_path / "absent.toml", [])
 
 
-def test_resources_do_not_say_what_a_run_makes() -> None:
-    one = load_config(None, ["resources.host_memory=1GB", "train.threads=1", "train.commit_seconds=5"])
+def test_resources_and_stores_do_not_say_what_a_run_makes() -> None:
+    settings = ["resources.host_memory=1GB", "resources.ray_address=auto", "train.threads=1", "train.commit_seconds=5"]
+    one = load_config(None, [*settings, "publish.stores=parquet:///data"])
+    assert one.publish.stores == ("parquet:///data",)
     assert one.outcome_settings() == PipelineConfig().outcome_settings()
     assert load_config(None, ["train.seed=2"]).outcome_settings() != one.outcome_settings()
 

@@ -45,9 +45,3 @@ def test_a_store_that_was_away_catches_up_by_a_push_or_by_the_next_night(
     make_night(**night)
     assert read_served(stores[2]) == serves
     assert len(alarms) == 2
-
-
-def test_stores_do_not_make_another_run() -> None:
-    with_stores = load_config(None, ["publish.stores=parquet:///data"])
-    assert with_stores.publish.stores == ("parquet:///data",)
-    assert with_stores.outcome_settings() == load_config(None, []).outcome_settings()

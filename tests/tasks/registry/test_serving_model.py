@@ -239,29 +239,27 @@ def test_a_place_that_is_no_folder_of_this_machine_is_refused(model: Any, uri: s
         type(model).load_context.__globals__["folder_of"](uri)
 
 
-def test_one_user_reads_one_row_group(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    part_class = type(model.release.part(0))
-    groups_read = []
+def watch_reads(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+    """The row groups and columns of each read of a file of users, from now on."""
+    part_class, reads = type(model.release.part(0)), []
     read = part_class.read
-    monkeypatch.setattr(
-        part_class, "read", lambda self, groups, columns: groups_read.append(groups) or read(self, groups, columns)
-    )
+    monkeypatch.setattr(part_class, "read", lambda self, *what: reads.append(what) or read(self, *what))
+    return reads
+
+
+def test_one_user_reads_one_row_group(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = watch_reads(model, monkeypatch)
     ask(model, ["user-7", "user-7"])
-    assert [len(groups) for groups in groups_read] == [1]
+    assert [len(groups) for groups, _ in reads] == [1]
     assert model.release.part(0).metadata.num_row_groups > 1
 
 
 def test_the_ids_of_neighbours_are_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load(folder)
     first = ask(model, ["user-7"], k=5)
-    part_class = type(model.release.part(0))
-    columns_read = []
-    read = part_class.read
-    monkeypatch.setattr(
-        part_class, "read", lambda self, groups, columns: columns_read.append(columns) or read(self, groups, columns)
-    )
+    reads = watch_reads(model, monkeypatch)
     pd.testing.assert_frame_equal(ask(model, ["user-7"], k=5), first)
-    assert columns_read == [["user_id", "vector", "scale"]]
+    assert [columns for _, columns in reads] == [["user_id", "vector", "scale"]]
     other = folder / "user_vectors" / f"part-{1 - user_hash('user-7') % 2:05d}.parquet"
     os.utime(other, (1, 1))
     with pytest.raises(RuntimeError, match="there has changed since it was opened"):

@@ -3,28 +3,13 @@
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.manifold import TSNE, trustworthiness
 
 from surf2vec.tasks.report.pictures import OTHER, Matrix, lay_out, nearest_pages, read_pages, sections, short_names
-from surf2vec.trainer.system.files import describe_file, write_json
-from tests.tasks.report.test_report import manifest_of
-
-
-def write_export(
-    folder: Path, urls: list[str], counts: list[int], X: Matrix, bias_columns: list[int] | None = None
-) -> Path:
-    (folder / "item_vectors").mkdir(parents=True)
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(X.astype(np.float32).ravel()), X.shape[1])
-    table = pa.table({"url": urls, "count": pa.array(counts, pa.int64()), "vector": vectors})
-    pq.write_table(table, folder / "item_vectors" / "part-00000.parquet", row_group_size=3)
-    item_files = {"part-00000.parquet": describe_file(folder / "item_vectors" / "part-00000.parquet")}
-    write_json(folder / "manifest.json", manifest_of(item_files) | {"bias_columns": bias_columns or []})
-    return folder
+from tests.tasks.report.test_report import write_vectors
 
 
 def plant_groups(num: int, groups: int, dim: int = 16) -> tuple[Matrix, np.ndarray]:
@@ -38,7 +23,7 @@ def plant_groups(num: int, groups: int, dim: int = 16) -> tuple[Matrix, np.ndarr
 def test_the_most_frequent_pages_are_read_in_order(tmp_path: Path) -> None:
     counts = [5, 9, 1, 9, 3, 8, 2, 7]
     X = np.eye(8, dtype=np.float32)
-    pages = read_pages(write_export(tmp_path, [f"/{ix}" for ix in range(8)], counts, X), max_pages=4)
+    pages = read_pages(write_vectors(tmp_path, [f"/{ix}" for ix in range(8)], counts, X), max_pages=4)
     assert pages.urls == ["/1", "/3", "/5", "/7"]
     assert pages.counts.tolist() == [9, 9, 8, 7]
     assert np.array_equal(pages.directions, X[[1, 3, 5, 7]])
@@ -47,21 +32,21 @@ def test_the_most_frequent_pages_are_read_in_order(tmp_path: Path) -> None:
 
 def test_a_bias_is_no_direction(tmp_path: Path) -> None:
     X = np.array([[1, 0, 9], [0, 2, -9], [0, 0, 5]], np.float32)
-    pages = read_pages(write_export(tmp_path, list("abc"), [3, 2, 1], X, bias_columns=[X.shape[1] - 1]))
+    pages = read_pages(write_vectors(tmp_path, list("abc"), [3, 2, 1], X, bias_columns=[X.shape[1] - 1]))
     assert pages.urls == ["a", "b"]
     assert np.array_equal(pages.directions, np.eye(2))
 
 
 def test_rows_without_a_direction_are_left_out(tmp_path: Path) -> None:
     X = np.array([[1, 0], [0, 0], [np.nan, 1], [0, 2]], np.float32)
-    pages = read_pages(write_export(tmp_path, list("abcd"), [4, 3, 2, 1], X))
+    pages = read_pages(write_vectors(tmp_path, list("abcd"), [4, 3, 2, 1], X))
     assert pages.urls == ["a", "d"]
     assert np.allclose(np.linalg.norm(pages.directions, axis=1), 1)
 
 
 def test_neighbours_are_of_the_planted_group_though_all_share_a_shift(tmp_path: Path) -> None:
     X, group = plant_groups(60, 5)
-    pages = read_pages(write_export(tmp_path, [str(ix) for ix in range(60)], list(range(60, 0, -1)), X))
+    pages = read_pages(write_vectors(tmp_path, [str(ix) for ix in range(60)], list(range(60, 0, -1)), X))
     for ix in range(60):
         near = nearest_pages(pages, ix, 6)
         assert {int(group[other]) for other, _ in near} == {int(group[ix])}

@@ -119,16 +119,21 @@ def write_items(export_dir: Path, urls: list[str], dim: int = 8) -> Path:
     rng = np.random.default_rng(0)
     groups = np.arange(len(urls)) % 3
     X = (rng.normal(size=(3, dim))[groups] + 0.3 * rng.normal(size=(len(urls), dim))).astype(np.float32)
-    counts = pa.array([1000 // (ix + 1) + 5 for ix in range(len(urls))], pa.int64())
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), dim)
-    users = pa.array([f"secret-user-{ix}" for ix in range(len(urls))])
-    for folder, table in (
-        ("item_vectors", pa.table({"url": pa.array(urls, pa.string()), "count": counts, "vector": vectors})),
-        ("user_vectors", pa.table({"user_id": users, "vector": vectors})),
-    ):
-        (export_dir / folder).mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, export_dir / folder / "part-00000.parquet", row_group_size=7)
-    return sign_items(export_dir)
+    (export_dir / "user_vectors").mkdir(parents=True)
+    users = pa.table({"user_id": [f"secret-user-{ix}" for ix in range(len(urls))], "vector": X.tolist()})
+    pq.write_table(users, export_dir / "user_vectors" / "part-00000.parquet")
+    return write_vectors(export_dir, urls, [1000 // (ix + 1) + 5 for ix in range(len(urls))], X)
+
+
+def write_vectors(folder: Path, urls: list[str], counts: list[int], X: np.ndarray, **values: Any) -> Path:
+    """An export that has nothing but these item vectors; with these values in its manifest."""
+    (folder / "item_vectors").mkdir(parents=True)
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(X.astype(np.float32).ravel()), X.shape[1])
+    table = pa.table({"url": pa.array(urls, pa.string()), "count": pa.array(counts, pa.int64()), "vector": vectors})
+    path = folder / "item_vectors" / "part-00000.parquet"
+    pq.write_table(table, path, row_group_size=3)
+    write_json(folder / "manifest.json", manifest_of({path.name: describe_file(path)}) | values)
+    return folder
 
 
 def manifest_of(item_files: dict[str, Any]) -> dict[str, Any]:
@@ -139,13 +144,6 @@ def manifest_of(item_files: dict[str, Any]) -> dict[str, Any]:
         "index": {"file": "index/users.faiss", "bytes": 0, "sha256": ""}, "rules": RULES,
         "parts": {}, "bias_columns": [],
     }  # fmt: skip
-
-
-def sign_items(export_dir: Path) -> Path:
-    """The manifest of an export that has its item vectors."""
-    files = {path.name: describe_file(path) for path in (export_dir / "item_vectors").iterdir()}
-    write_json(export_dir / "manifest.json", manifest_of(files))
-    return export_dir
 
 
 @pytest.fixture
@@ -267,12 +265,8 @@ def test_small_vocabularies(tmp_path: Path, num_items: int, dim: int) -> None:
 
 def test_vectors_that_are_all_the_same_or_not_finite(tmp_path: Path) -> None:
     for name, X in {"same": np.ones((30, 4)), "zero": np.zeros((5, 4)), "nan": np.full((30, 4), np.nan)}.items():
-        folder = tmp_path / name / "item_vectors"
-        folder.mkdir(parents=True)
-        vectors = pa.FixedSizeListArray.from_arrays(pa.array(X.astype(np.float32).ravel()), 4)
-        urls = [f"/p{ix}" for ix in range(len(X))]
-        pq.write_table(pa.table({"url": urls, "count": [3] * len(X), "vector": vectors}), folder / "part-00000.parquet")
-        assert "There are no item vectors" in Page(draw(RECORD, sign_items(tmp_path / name))).text
+        export_dir = write_vectors(tmp_path / name, [f"/p{ix}" for ix in range(len(X))], [3] * len(X), X)
+        assert "There are no item vectors" in Page(draw(RECORD, export_dir)).text
 
 
 @pytest.mark.parametrize("step", sorted(RECORD["steps"]))

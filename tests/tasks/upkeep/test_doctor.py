@@ -17,6 +17,7 @@ from surf2vec.tasks.upkeep.doctor import examine
 from surf2vec.trainer.events import ignore_event
 from surf2vec.trainer.system.files import describe_file, read_json, write_json
 from tests.flows.test_nightly import write_logs
+from tests.roots.files import flip
 from tests.roots.releases import make_release
 
 
@@ -46,8 +47,7 @@ def test_a_whole_root_is_whole(root: Root) -> None:
 @pytest.mark.parametrize("pattern", ["events/**/*.parquet", "corpus/*/*.tokens.npy", "export/*/item_vectors/*.parquet"])
 def test_a_flipped_byte_and_a_missing_file_are_damage(root: Root, pattern: str) -> None:
     path = sorted(root.path.glob(pattern))[-1]
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    whole = flip(path)
     assert [line for line in levels(root, "damage") if path.name in line and "sha256" in line]
     path.unlink()
     assert [line for line in levels(root, "damage") if path.name in line and "missing" in line]

@@ -30,7 +30,7 @@ from surf2vec.trainer.training import preparation
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.training.loop import train
 from tests.flows.test_nightly import write_logs
-from tests.roots.files import bytes_of
+from tests.roots.files import bytes_of, flip
 from tests.roots.ingest import check_events, read_events, write_log
 from tests.roots.training import MEMORY_BYTES, make_trained, prepare, rows_by_user, train_root
 
@@ -166,8 +166,7 @@ def test_a_budget_too_small_for_one_micro_partition_fits_more(tmp_path: Path, mo
 def test_damage_is_named_and_never_carried_over(trained: Root, tmp_path: Path) -> None:
     root = copy(trained, tmp_path / "root")
     path = sorted(root.path.glob("events/*/*.parquet"))[-1]
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    whole = flip(path)
     before = bytes_of(root.path)
     with pytest.raises(DamageError, match=path.name):
         change(root, 8)

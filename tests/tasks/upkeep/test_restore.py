@@ -30,7 +30,7 @@ from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.store.writer import open_pinned
 from surf2vec.trainer.system.files import read_json, write_json
 from tests.faults.exits import run_dying
-from tests.roots.files import bytes_of
+from tests.roots.files import bytes_of, flip
 from tests.roots.ingest import write_log
 from tests.roots.releases import STORAGES, make_release, write_run_record
 from tests.roots.serving import deliver, make_served
@@ -189,10 +189,7 @@ def test_a_forgotten_user_is_not_in_the_state(lost: Root, tmp_path: Path) -> Non
     version = read_model(lost.tracking_uri, "surf2vec-users").versions[-1]
     assert version.tags["state_sha256"]
     path = next(path for path in sorted(lost.path.rglob("state/store/users-*")) if path.stat().st_size)
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.unlink()  # a hard link by reference
-    path.write_bytes(content)
+    flip(path)
     with pytest.raises(DamageError, match=path.name):
         make_again(lost, tmp_path / "newer")
     assert not (tmp_path / "newer" / "sources.json").exists()
