@@ -1,8 +1,7 @@
 """The entry point of the command `surf2vec`: turns errors into messages and exit codes.
 
-With --json one JSON object goes to standard output; everything else goes to standard error. Exit codes: 0 done, 1 the run
-failed or was stopped, 2 the call, the configuration or the input's format was wrong, 3 the gate held the release back. Ctrl-C
-acts like SIGTERM: the run commits what it can, and the same command resumes it. A second Ctrl-C ends the process at once (130).
+With --json one JSON object goes to standard output; everything else goes to standard error. The README has the exit codes.
+Ctrl-C acts like SIGTERM: the run commits what it can. A second Ctrl-C ends the process at once (130).
 """
 
 import atexit

@@ -66,20 +66,16 @@ def dry_run(night: NightContext, logs: list[str], on_event: OnEvent) -> dict[str
             ingest_seconds = time.monotonic() - started
             run, is_known = _plan(shadow, read_registry(night.root, night.config.publish).serving)
             entries = read_catalog(shadow.root).entries
+            new = sorted(one["name"] for digest, one in entries.items() if digest not in known)
             result = {
                 "dry_run": True,
-                "sources": {
-                    "new": sorted(one["name"] for digest, one in entries.items() if digest not in known),
-                    "known": len(known),
-                },
+                "sources": {"new": new, "known": len(known)},
                 **{name: ingested[name] for name in ("lines", "events")},
                 "rejected": ingested["num_rejected"],
             }
             if is_known:
-                return result | {
-                    "kind": "none",
-                    "message": announce_run(run.record()).removesuffix("; its results follow"),
-                }
+                message = announce_run(run.record()).removesuffix("; its results follow")
+                return result | {"kind": "none", "message": message}
             return result | _foresee(shadow, run, ingest_seconds, on_event)
         except SurfError as error:  # in words of the root, and not of the folder that is gone then
             text = str(error).replace(rejects.LISTED.format(shadow.root.rejects / rejects.FAILED), "")
@@ -139,10 +135,8 @@ def _foresee(night: NightContext, run: Run, ingest_seconds: float, on_event: OnE
         "new_items": corpus.num_new_items,
     }  # fmt: skip
     if not changed:
-        return result | {
-            "kind": "none",
-            "message": f"no changes since release {record.champion}; it stays champion",
-        }
+        message = f"no changes since release {record.champion}; it stays champion"
+        return result | {"kind": "none", "message": message}
     window = night.corpus_request(records.NightPlan()).select_window(night.root)
     gate = foresee(open_case(run, config.gate, record.champion, {}, window))
     return result | {"predicted": _predict(night, record, seconds, on_event), "gate": gate}

@@ -164,8 +164,7 @@ def train_vectors(night: NightContext, run: Run) -> None:
                 return records.TrainStep(**train_together(job, crew, on_event, stop))
 
         result = run.step(records.TrainStep, run.run_id, make)
-    caveats = list_caveats(result, night.config.train.epochs)
-    measured = " ".join(["Planned and measured.", *caveats])
+    measured = " ".join(["Planned and measured.", *list_caveats(result, night.config.train.epochs)])
     night.reporter.add_table(night.config.publish, "training", list_measured(result), measured)
     if loads := list_loads(result):
         night.reporter.add_table(night.config.publish, "workers", loads, describe_sharing(result))

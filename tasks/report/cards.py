@@ -44,11 +44,9 @@ def version_card(record: RunRecord, manifest: dict[str, Any], size_bytes: int, e
     """
     gate = record.steps.gate
     place = f"not in the registry but in {as_markdown(export_uri)}" if export_uri else "in the registry"
-    begun = (
-        f"after release {record.base.release}"
-        if record.base
-        else f"everything trained: {record.full_because or 'as requested'}"
-    )
+    begun = f"everything trained: {record.full_because or 'as requested'}"
+    if record.base:
+        begun = f"after release {record.base.release}"
     lines = [
         *list_held(record),
         f"Release {manifest['release']}: a vector of {manifest['vector_size']} dimensions for each of "

@@ -69,18 +69,16 @@ def list_train_metrics(train: TrainStep) -> dict[str, float | None]:
     seconds = None if seconds is None else seconds * (1 + (train.commit_stall or 0))
     # The record's plan is that of the first worker.
     load = train.workers[0] if train.workers else train.model_dump()
-    measured = {name: load[name] for name in ("peak_bytes", "bytes_read", "bytes_written")} | {
-        "num_commits": train.num_commits
-    }
+    measured = {name: load[name] for name in ("peak_bytes", "bytes_read", "bytes_written")}
+    measured["num_commits"] = train.num_commits
     planned = {"bytes_read": "read_bytes", "bytes_written": "written_bytes"}  # names in the plan
     figures = {"seconds": seconds, "stall": train.stall, "commit_stall": train.commit_stall} | measured
     for name in ("seconds", *measured):
         figures[f"predicted_{name}"] = plan.get(planned.get(name, name))
     for name in planned:
         figures[f"{name}_per_second"] = measured[name] / seconds if seconds and measured[name] is not None else None
-    return {f"train_{name}": value for name, value in figures.items()} | {
-        "train_budget_bytes": plan.get("budget_bytes")
-    }
+    figures["budget_bytes"] = plan.get("budget_bytes")
+    return {f"train_{name}": value for name, value in figures.items()}
 
 
 def list_loads(train: TrainStep) -> list[dict[str, str]]:

@@ -160,13 +160,8 @@ def _restore_corpus(root: Root, scratch: Path, manifest: dict[str, Any]) -> None
             }
             for kind, array in arrays.items():
                 np.save(building / f"{partition_name(partition)}.{kind}.npy", array, allow_pickle=False)
-        emptied = {
-            "tokens": [0] * manifest["partitions"],
-            "num_tokens": 0,
-            "held_out_key_max": -1,
-            "num_held_out": 0,
-            "num_choosing": 0,
-        }
+        emptied: dict[str, Any] = dict.fromkeys(("num_tokens", "num_held_out", "num_choosing"), 0)
+        emptied |= {"tokens": [0] * manifest["partitions"], "held_out_key_max": -1}
         files = {path.name: describe_file(path) for path in sorted(building.iterdir())}
         publish_corpus(building, folder, manifest | emptied | {"base": None, "without_tokens": True, "files": files})
 
