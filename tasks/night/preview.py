@@ -45,12 +45,7 @@ OTHERS = ("choose", "evaluate", "refit", "settle", "export", "gate", "register",
 
 
 def dry_run(night: NightContext, logs: list[str], on_event: OnEvent) -> dict[str, Any]:
-    """Return what a night would do. Raises what the night would raise until its training.
-
-    1. Make a root of links beside the root.
-    2. Ingest the logs, plan the night and build its corpus there.
-    3. Plan the training, and judge what the gate's rules can know before it.
-    """
+    """Return what a night would do. Raises what the night would raise until its training."""
     place = night.root.path
     if is_locked(place / ".lock"):
         raise ResourceError(f"a writer is at work in {place}: wait until it has ended")

@@ -156,42 +156,35 @@ def test_a_prefect_server_that_is_away_ends_no_step(monkeypatch: pytest.MonkeyPa
     assert len(made) == 1
 
 
-def test_what_a_person_reads_in_prefect_makes_no_links_tables_or_html(tmp_path: Path) -> None:
+def describe(folder: Path, **steps: dict[str, Any]) -> str:
+    """What a person reads in Prefect of a run with these steps."""
     from surf2vec.flows.report import describe_night
 
-    run = Run(Root(tmp_path), "r1")
+    run = Run(Root(folder), "r1")
+    run.update(steps=steps)
+    return describe_night(run, PublishConfig())
+
+
+def test_what_a_person_reads_in_prefect_makes_no_links_tables_or_html(tmp_path: Path) -> None:
     odd = "\x1b[31m|[click](http://evil.example)\n# <b>"
-    run.update(steps={"register": {"model_name": odd, "model_version": 1, "tracking_uri": f"x`{odd}"}})
-    told = describe_night(run, PublishConfig())
+    told = describe(tmp_path, register={"model_name": odd, "model_version": 1, "tracking_uri": f"x`{odd}"})
     assert told.count(r"\\x1b\[31m\|\[click\]\(http://evil.example\)\\n\# &lt;b&gt;") == 2
 
 
 def test_a_held_night_begins_with_the_rule_that_held_it(tmp_path: Path) -> None:
-    from surf2vec.flows.report import describe_night
-
-    row = {
-        "rule": "users",
-        "tonight": "68.9 %",
-        "limit": "≥ 80.0 %",
-        "verdict": "held",
-        "reason": "11.1 % past the limit",
-    }
-    gate = {"passes": False, "verdict": "held", "held_by": ["users"], "table": [row]}
-    run = Run(Root(tmp_path), "r1")
-    run.update(steps={"gate": gate, "register": {"model_name": "m", "model_version": 7, "tracking_uri": "x"}})
-    lines = describe_night(run, PublishConfig()).splitlines()
+    row = {"rule": "users", "tonight": "68.9 %", "limit": "≥ 80.0 %", "reason": "11.1 % past the limit"}
+    gate = {"passes": False, "verdict": "held", "held_by": ["users"], "table": [row | {"verdict": "held"}]}
+    registered = {"model_name": "m", "model_version": 7, "tracking_uri": "x"}
+    lines = describe(tmp_path, gate=gate, register=registered).splitlines()
     assert lines[2] == "**Held by the gate: the champion keeps serving.**"
     assert lines[4] == "* users: 68.9 %, limit ≥ 80.0 %, 11.1 % past the limit"
     assert "surf2vec promote 7 --override" in lines[5]
 
 
 def test_links_to_mlflow_open_its_view_of_model_training(tmp_path: Path) -> None:
-    from surf2vec.flows.report import describe_night
-
-    run, page = Run(Root(tmp_path), "r1"), "http://mlflow.example/#/experiments/1/runs/ab"
+    page = "http://mlflow.example/#/experiments/1/runs/ab"
     registered = {"model_name": "m", "model_version": 1, "tracking_uri": "http://mlflow.example"}
-    run.update(steps={"register": registered | {"mlflow_page": f"{page}?workflowType=machine_learning"}})
-    told = describe_night(run, PublishConfig())
+    told = describe(tmp_path, register=registered | {"mlflow_page": f"{page}?workflowType=machine_learning"})
     assert f"[The run in MLflow]({page}?workflowType=machine_learning)" in told
     assert f"[The report]({page}/artifacts/report.html?workflowType=machine_learning)" in told
 

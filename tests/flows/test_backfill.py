@@ -18,14 +18,10 @@ from surf2vec.tasks.report.nights import write_nights_report
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.errors import InputError
 from tests.data.corpora import planted_histories
-from tests.flows.test_cli import COMMAND, call
+from tests.flows.test_cli import COMMAND, as_options, call
 from tests.roots.ingest import take_in, write_log
 
-FAST = [
-    part
-    for setting in ("train.epochs=2", "train.vector_size=8", "train.threads=1", "train.negative=4")
-    for part in ("--set", setting)
-]
+FAST = as_options(("train.epochs=2", "train.vector_size=8", "train.threads=1", "train.negative=4"))
 
 
 def write_days(folder: Path, days: tuple[int, ...]) -> Path:

@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,11 @@ SHOWN = r"\x1b[31mred\x07\u202e :cow: [bold]"
 
 def call(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, cwd=cwd, timeout=300, check=False)
+
+
+def as_options(settings: Iterable[str]) -> list[str]:
+    """The options of a command for these settings."""
+    return [part for setting in settings for part in ("--set", setting)]
 
 
 def kill_once(is_so: Callable[[], bool], *arguments: str) -> None:

@@ -22,7 +22,7 @@ from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.errors import ResourceError
 from surf2vec.trainer.store.writer import open_pinned
 from surf2vec.trainer.system.files import read_json
-from tests.flows.test_cli import COMMAND
+from tests.flows.test_cli import COMMAND, as_options
 from tests.roots.ingest import write_log
 
 pytestmark = pytest.mark.filterwarnings("default")  # Prefect's and MLflow's own
@@ -45,8 +45,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def call(root: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     """A command of its own process; its exit code and its one object."""
-    settings = [part for setting in SETTINGS for part in ("--set", setting)]
-    command = [*COMMAND, *arguments, "--root", str(root), "--json", *settings]
+    command = [*COMMAND, *arguments, "--root", str(root), "--json", *as_options(SETTINGS)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, json.loads(done.stdout)

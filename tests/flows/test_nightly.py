@@ -12,15 +12,11 @@ from surf2vec.trainer.store.generation import read_manifest
 from surf2vec.trainer.store.layout import STORE_MANIFEST
 from surf2vec.trainer.system.files import read_json
 from tests.data.corpora import planted_histories
-from tests.flows.test_cli import call, kill_once
+from tests.flows.test_cli import as_options, call, kill_once
 from tests.roots.files import bytes_of, flip
 from tests.roots.ingest import write_log
 
-FAST = [
-    part
-    for setting in ("train.epochs=20", "train.vector_size=16", "train.threads=1", "train.alpha=0.1")
-    for part in ("--set", setting)
-]
+FAST = as_options(("train.epochs=20", "train.vector_size=16", "train.threads=1", "train.alpha=0.1"))
 ESSENTIAL = {
     "run_id", "release", "model_version", "alias", "tracking_uri", "users", "items", "events", "rejected", "export_dir",
     "report", "metrics", "seconds",

@@ -7,7 +7,7 @@ import pytest
 
 from surf2vec.flows.nightly import nightly, watch
 from surf2vec.tasks.night.config import load_config
-from tests.flows.test_cli import call
+from tests.flows.test_cli import as_options, call
 from tests.flows.test_nightly import FAST, run, write_logs
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]
@@ -27,7 +27,7 @@ def test_no_command_after_the_first_needs_the_settings(tmp_path: Path, monkeypat
     config = load_config(None, [setting for setting in FAST if "=" in setting])
     with monkeypatch.context() as without:
         without.delenv("PREFECT_API_URL")
-        made = run(root, "--logs", str(log), *(part for one in GIVEN for part in ("--set", one)))
+        made = run(root, "--logs", str(log), *as_options(GIVEN))
         assert made["model_name"] == "shop"
         assert run(root)["run_id"] == run(root, "--logs", str(log))["run_id"] == made["run_id"]
         for command in (

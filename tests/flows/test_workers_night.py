@@ -20,7 +20,7 @@ from surf2vec.trainer.store.generation import read_manifest
 from surf2vec.trainer.store.layout import STORE_MANIFEST
 from surf2vec.trainer.store.writer import lock_store
 from surf2vec.trainer.system.files import read_json
-from tests.flows.test_cli import COMMAND
+from tests.flows.test_cli import COMMAND, as_options
 from tests.flows.test_night_after_night import FAST, first_days, second_day, vectors_of
 
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]  # Prefect's and MLflow's own warnings
@@ -42,7 +42,7 @@ def run(root: Path) -> dict[str, Any]:
 
 def die_twice(root: Path) -> None:
     """Start a night; kill a worker, and once the workers went on the night's own process; return when all have gone."""
-    settings = [part for setting in [*SETTINGS, "train.commit_seconds=0"] for part in ("--set", setting)]
+    settings = as_options([*SETTINGS, "train.commit_seconds=0"])
     logs = str(root.parent / "logs" / "*.csv")
     arguments = [*COMMAND, "run", "--root", str(root), "--logs", logs, *settings]
     with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:

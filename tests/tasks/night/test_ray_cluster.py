@@ -20,7 +20,7 @@ from surf2vec.tasks.night.ray_cluster import check_address, check_node, digest_c
 from surf2vec.tasks.root.run import open_root
 from surf2vec.trainer.errors import ConfigError
 from surf2vec.trainer.system.fan_out import HERE
-from tests.flows.test_cli import COMMAND
+from tests.flows.test_cli import COMMAND, as_options
 from tests.roots.files import bytes_of
 from tests.roots.store_contents import assert_same_bits
 from tests.servers.ray_nodes import RAY, Cluster, open_cluster
@@ -48,8 +48,7 @@ def logs(data_dir: Path, tmp_path: Path) -> Path:
 
 
 def start_night(root: Path, logs: Path, env: Mapping[str, str], *settings: str) -> subprocess.Popen[str]:
-    options = [part for setting in (*FAST, *settings) for part in ("--set", setting)]
-    arguments = ["run", "--root", root.name, "--json", "--logs", str(logs), *options]
+    arguments = ["run", "--root", root.name, "--json", "--logs", str(logs), *as_options([*FAST, *settings])]
     return subprocess.Popen(
         [*COMMAND, *arguments], env=os.environ | env, cwd=root.parent, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -19,7 +19,7 @@ from surf2vec.tasks.registry.versions import Registered, Version
 from surf2vec.tasks.root.identity import ROOT_TAG
 from surf2vec.tasks.root.run import Root, Run, lock_root
 from surf2vec.tasks.upkeep.doctor import examine
-from surf2vec.tasks.upkeep.gc import References, collect_garbage, find_waste
+from surf2vec.tasks.upkeep.gc import References, Waste, collect_garbage, find_waste
 from surf2vec.trainer.errors import InputError, ResourceError
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.writer import lock_store, pin_generation
@@ -171,37 +171,34 @@ def test_a_registry_that_was_lost_is_no_reason_to_remove_anything(root: Root) ->
     (root.path / "lost.db").rename(root.path / "mlflow.db")
 
 
-def test_in_another_registry_only_versions_that_refer_to_an_export_go_with_it(root: Root) -> None:
+def find_in_another(root: Root, found: list[Version], champion: dict[str, int], *others: Version) -> list[Waste]:
+    """The model versions and exports that gc finds where the root publishes to a server with these versions."""
     publish = PublishConfig()
     write_json(root.identity, {"root_id": "me", "tracking_uri": "http://mlflow.example"})
     config = {"publish": publish.model_dump()}
     records = {name: Run(root, name).record().replace(config=config, steps={}) for name in RELEASES}
+    references = References(root, publish)
+    registered = Registered(found, champion)
+    vars(references).update(registered=registered, versions=[*found, *others], records=records, kept=KEPT)
+    return [waste for waste in find_waste(references) if waste.what in ("model version", "export")]
+
+
+def test_in_another_registry_only_versions_that_refer_to_an_export_go_with_it(root: Root) -> None:
     tags: dict[str, dict[str, str]] = {
         name: {"release": name, ROOT_TAG: "me", "manifest_sha256": name} for name in RELEASES
     }
     tags["r1"]["export_uri"] = root.export("r1").as_uri()
     found = [Version("m", number, tags[name]) for number, name in enumerate(RELEASES, start=1)]
-    references = References(root, publish)
-    vars(references).update(registered=Registered(found, {"champion": 6}), versions=[], records=records, kept=KEPT)
-    wastes = find_waste(references)
-    places = [(waste.what, Path(waste.place).name) for waste in wastes if waste.what in ("model version", "export")]
+    places = [(waste.what, Path(waste.place).name) for waste in find_in_another(root, found, {"champion": 6})]
     assert places == [("model version", "1"), ("export", "r1"), ("export", "r2"), ("export", "r3")]
 
 
 def test_what_others_registered_or_use_stays(root: Root) -> None:
     """Two roots share a model and made the same releases; a version of somebody refers to an export of ours."""
-    publish = PublishConfig()
-    config = {"publish": publish.model_dump()}
-    records = {name: Run(root, name).record().replace(config=config, steps={}) for name in RELEASES}
-    write_json(root.identity, {"root_id": "me", "tracking_uri": "http://mlflow.example"})
     of = {"release": "r1", "manifest_sha256": "1", "export_uri": root.export("r1").as_uri()}
     theirs, copied = Version("m", 1, of | {ROOT_TAG: "them"}), Version("prod", 1, of | {ROOT_TAG: "me"}, is_copied=True)
     ours = Version("m", 2, of | {ROOT_TAG: "me", "release": "r2", "export_uri": root.export("r2").as_uri()})
-    references, all_versions = References(root, publish), [theirs, ours, copied]
-    vars(references).update(
-        registered=Registered(all_versions[:2], {}), versions=all_versions, records=records, kept=KEPT
-    )
-    places = [waste.place for waste in find_waste(references) if waste.what in ("model version", "export")]
+    places = [waste.place for waste in find_in_another(root, [theirs, ours], {}, copied)]
     assert places == ["models:/m/2", str(root.export("r2")), str(root.export("r3"))]
 
 
