@@ -19,10 +19,8 @@ def ignore_event(name: str, values: dict[str, Any]) -> None:
 
 
 def log(on_event: OnEvent, message: str) -> None:
-    """Send a line for a person to `on_event`."""
     on_event("log", {"message": message})
 
 
 def log_progress(on_event: OnEvent, step: str, done: int, total: int, unit: str = "micro-partitions") -> None:
-    """Send how far a step is to `on_event`."""
     on_event("progress", {"step": step, "done": done, "total": total, "unit": unit})

@@ -103,7 +103,8 @@ def export_vectors(
         if job.config.pca_dim is not None:
             manifest["projection"] = _write_projection(write, job.config.pca_dim)
         manifest["user_files"] = {}
-        for files in fan_out.run(write_users, write.divide(fan_out.num_parts), on_event):
+        parts = [replace(write, partitions=part) for part in cut(corpus.users.tolist(), fan_out.num_parts)]
+        for files in fan_out.run(write_users, parts, on_event):
             manifest["user_files"] |= files
         manifest["item_files"] = {}
         if generation.has_item_vectors:
@@ -132,17 +133,12 @@ class Writing:
 
     @property
     def token(self) -> dict[str, str]:
-        """The pairing token of the release."""
         return token_of({"release": self.job.release, "space_id": self.job.space_id})
 
     def read_projection(self) -> np.ndarray | None:
         """Return the projection, float32 (D, k), or None."""
         path = self.folder / PROJECTION_FILE
         return read_projection(path) if path.exists() else None
-
-    def divide(self, num_parts: int) -> list["Writing"]:
-        """Split the micro-partitions into parts with about as many users each."""
-        return [replace(self, partitions=part) for part in cut(self.corpus.users.tolist(), num_parts)]
 
 
 def _identify(job: Export, corpus: Corpus, generation: Generation) -> dict[str, Any]:

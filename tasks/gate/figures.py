@@ -88,7 +88,6 @@ class Case:
 
     @property
     def steps(self) -> Steps:
-        """The records of tonight's steps."""
         return self.run.record().steps
 
     @property
@@ -284,12 +283,9 @@ def _vectors(case: Case, tonight: Exported) -> Figures:
         cosines = measure_drift(tonight, champion)
         if len(cosines):
             low, middle = np.quantile(cosines, (0.01, 0.5)).tolist()
-            settled = case.steps.settle
-            moved = f"a full night moves everybody a little: {low:.3f}"
-            return figures | {
-                "cosine_p1": moved if settled and settled.kind == "full" else low,
-                "cosine_median": middle,
-            }
+            settled, moved = case.steps.settle, f"a full night moves everybody a little: {low:.3f}"
+            is_full = settled and settled.kind == "full"
+            return figures | {"cosine_p1": moved if is_full else low, "cosine_median": middle}
         reason = "there is no user whose tokens did not change"
     return figures | dict.fromkeys(("cosine_p1", "cosine_median"), reason)
 

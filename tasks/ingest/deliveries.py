@@ -1,6 +1,4 @@
-"""A delivery: finds the files of the globs, which are new, changed or known, and checks that they can be read, and that the
-settings fit the root.
-"""
+"""A delivery: the files of the globs, which are new, changed or known, and whether they, and the settings, can be used."""
 
 import glob
 import os

@@ -199,10 +199,7 @@ def _choose_fields(
         raise InputError(f"{log.path} has a list for the {role} ({columns[role]!r}), not one value: name another")
     keys = {*flat, *(key for record in records for key in record)}
     is_nested = bool(lists or columns["date"] or {*filter(None, columns.values())} - keys)
-    return replace(
-        log, header=header, columns=columns, layout=layout, is_nested=is_nested,
-        has_lists="url" in lists,
-    )  # fmt: skip
+    return replace(log, header=header, columns=columns, layout=layout, is_nested=is_nested, has_lists="url" in lists)
 
 
 def _recognise_parquet(path: Path, config: IngestConfig) -> LogFile:

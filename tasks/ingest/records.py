@@ -103,8 +103,6 @@ def _make_rows(line: int, record: Any, log: LogFile) -> Iterator[tuple[Any, ...]
 
 def _as_text(value: Any, role: str) -> str | None:
     """Return a value as text; of a list where none matters, the first. Raises ValueError with the fault of another value."""
-    if value is None:
-        return None
     word = _WORDS.get(role)
     if isinstance(value, list) and (not value or not word):
         value = value[0] if value else None

@@ -70,11 +70,9 @@ class RemoteLogs:
         return digest_file(self._fetch(url, stamp))
 
     def run(self, query: str, known: Mapping[str, Any]) -> Iterable[SourceFile]:
-        """Run a query, and return its sources."""
         days = self.days or choose_days(None, None, None)
-        return run_query(
-            query, self.config, self.folder, known, days, spare_bytes(self.memory_bytes) // 2, self.threads
-        )
+        memory_bytes = spare_bytes(self.memory_bytes) // 2
+        return run_query(query, self.config, self.folder, known, days, memory_bytes, self.threads)
 
     def log_of(self, source: SourceFile) -> LogFile:
         """Return the recognised log of a source, remote or local. Raises InputError when it cannot be read."""

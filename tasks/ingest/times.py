@@ -126,9 +126,8 @@ def recognise_times(
         else:
             scale = scale_of(profile["numbers"][1], unit)
         if fault := _find_fault(scale, profile, log, unit, latest):
-            raise InputError(
-                f"the times of {name} ({_quote(sorted(profile['examples'])[:2])}) cannot be right: {fault}"
-            )
+            examples = _quote(sorted(profile["examples"])[:2])
+            raise InputError(f"the times of {name} ({examples}) cannot be right: {fault}")
         scales.append(scale)
     return scales
 
@@ -159,9 +158,8 @@ def _find_fault(
     settings = [f"--set 'ingest.time_format={found}'" for found in formats]
     settings += [f"--set 'ingest.time_unit={found}' ({_show(*_read(found, low, high))})" for found in units]
     hints = {"timestamp": "write them again from the unit that they had", "calendar": "say how with ingest.time_format"}
-    way_out = hints.get(scale.kind, "say what they count with ingest.time_unit (docs/logs.md)")
-    if settings:
-        way_out = f"try {' or '.join(settings)}"
+    hint = hints.get(scale.kind, "say what they count with ingest.time_unit (docs/logs.md)")
+    way_out = f"try {' or '.join(settings)}" if settings else hint
     confirm = f", or, if it is right, --set ingest.time_unit={scale.unit}"
     if scale.kind == "order":
         if profile["num_fractions"]:

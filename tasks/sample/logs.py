@@ -80,7 +80,6 @@ def write_sample_logs(
 
 
 def list_names(num_parts: int, days: int, format: Format) -> dict[tuple[int, int], str]:
-    """Returns the name of the file of each part and day."""
     ending = "log" if format == "combined" else format
     return {
         (part, day): f"{FIRST_DAY + timedelta(day)}.{f'part-{part:03}.' if num_parts > 1 else ''}{ending}"
@@ -221,7 +220,5 @@ def _draw_seconds(lengths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     read = np.cumsum(rng.integers(3, 121, lengths.sum()))
     last = np.cumsum(lengths) - 1
     first = last - lengths + 1
-    begin = np.minimum(
-        begin, DAY_SECONDS - 1 - (read[last] - read[first])
-    )  # a session ends on the day on which it begins
-    return np.repeat(begin - read[first], lengths) + read
+    latest = DAY_SECONDS - 1 - (read[last] - read[first])  # a session ends on the day on which it begins
+    return np.repeat(np.minimum(begin, latest) - read[first], lengths) + read

@@ -131,7 +131,6 @@ def make_events(visits: pl.DataFrame, day: date, world: World, tails: pl.Series)
 
 
 def write_events(events: pl.DataFrame, visits: pl.DataFrame, path: Path, file_format: Format) -> None:
-    """Write the events of visits in a format."""
     if file_format == "parquet":
         events.write_parquet(path, row_group_size=ROW_GROUP_ROWS)
     elif file_format == "combined":

@@ -68,7 +68,6 @@ class Pushed:
         return pl.concat([empty_digests(kind), *(pl.DataFrame(rows.drop(["vector"])) for rows in self.read_rows(kind))])
 
     def read_some(self, kind: str, keys: pl.Series) -> Iterator[pa.Table]:
-        """Yield the rows with these keys."""
         if len(keys):
             for rows in self.read_rows(kind):
                 is_wanted = pl.Series(rows[KEYS[kind]]).is_in(keys.implode())

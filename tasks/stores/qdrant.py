@@ -112,5 +112,4 @@ class QdrantStore(Store):
 
 
 def point_id(key: str) -> str:
-    """Return the id of a user's or an item's point."""
     return str(uuid5(NAMESPACE_URL, key))

@@ -139,9 +139,7 @@ def begin_training(root: Root, job: Job, record: RunRecord, on_event: OnEvent) -
 
 
 def _find_start(root: Root, job: Job, record: RunRecord) -> BaseRelease | None:
-    """Return the release whose vectors a full night begins with, if any. Its corpus may show an order that the older one did
-    not; then vectors have two parts now, and start from random vectors.
-    """
+    """Return the release whose vectors a full night begins with; none if vectors have two parts now, as the log has an order."""
     if not (job.start and record.space) or record.base:
         return None
     space = _require(root, record.space)
@@ -171,9 +169,8 @@ class HeldOutStart:
 
     def __call__(self, partition: int, rows: NDArray[np.int64]) -> Rows:
         corpus, known = self._opened
-        return known.begin(
-            self.job.config, partition, corpus.read(partition).hashes[rows], known.users(partition)[rows]
-        )
+        hashes = corpus.read(partition).hashes[rows]
+        return known.begin(self.job.config, partition, hashes, known.users(partition)[rows])
 
     @cached_property
     def _opened(self) -> tuple[Corpus, PriorVectors]:
@@ -311,5 +308,4 @@ def _read_places(corpus: Corpus, start: int, stop: int) -> pl.DataFrame:
 
 def _read_urls(corpus: Corpus, start: int, stop: int) -> pl.DataFrame:
     """Return the urls of items `start` to `stop` of a corpus, by item_ix."""
-    urls = pl.scan_parquet(corpus.vocabulary).select("url").slice(start, max(stop - start, 0))
-    return urls.collect()
+    return pl.scan_parquet(corpus.vocabulary).select("url").slice(start, max(stop - start, 0)).collect()

@@ -98,9 +98,7 @@ def spread(total: int, partitions: int, extra: float) -> list[int]:
 
 
 def spread_volume(volume: Volume, epochs: int, commit_seconds: float) -> Work:
-    """Return the work of a training whose largest micro-partition has 4 standard deviations of a hash more users than the mean,
-    and a quarter more tokens.
-    """
+    """Return the work; the largest micro-partition has 4 standard deviations of a hash more users, and a quarter more tokens."""
     users = spread(volume.users, volume.partitions, 4 / math.sqrt(max(1, volume.users / volume.partitions)))
     return Work(users, spread(volume.tokens, volume.partitions, 0.25), epochs, commit_seconds)
 

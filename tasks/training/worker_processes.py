@@ -71,13 +71,11 @@ def pick_device(config: TrainConfig, resources: ResourcesConfig) -> Device:
 
 def count_workers(device: Device, resources: ResourcesConfig) -> int:
     """Return the number of workers here. Raises ConfigError if there are too few GPUs, or not one budget for each."""
-    # 1 if the GPU kernel runs without a GPU, in Triton's interpreter
-    if device.kernel != "gpu":
-        num_devices = 1
-    else:
+    num_devices = 1
+    if device.kernel == "gpu":
         import torch  # takes seconds
 
-        num_devices = max(1, torch.cuda.device_count())
+        num_devices = max(1, torch.cuda.device_count())  # it may run without a GPU, in Triton's interpreter
     num_workers = resources.workers or num_devices
     if device.kernel == "gpu" and num_workers > num_devices:
         raise ConfigError(

@@ -50,9 +50,8 @@ def make_sampling(counts: NDArray[np.int64], config: TrainConfig) -> Sampling:
 def _weigh(counts: NDArray[np.int64], config: TrainConfig) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
     """Return the items' weights for draws, float64[V], and the corrections, float32[V], both up to a constant."""
     known = np.maximum(counts, 1).astype(np.float64)
-    exponent = (
-        config.ns_exponent - config.discount + config.popularity if config.objective == "sampled_softmax" else 0.0
-    )
+    is_softmax = config.objective == "sampled_softmax"
+    exponent = config.ns_exponent - config.discount + config.popularity if is_softmax else 0.0
     return known**config.ns_exponent, (exponent * np.log(known)).astype(np.float32)
 
 

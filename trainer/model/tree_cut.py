@@ -63,9 +63,7 @@ class Cut:
 
 
 def cut_tree(tree: Tree, num_blocks: int, loads: NDArray[np.float64]) -> Cut:
-    """Assign the classes whose parents are above the cut, and the subtrees below it, to blocks. loads float64[V]: the tokens of
-    each class.
-    """
+    """Assign classes with parents above the cut, and the subtrees below it, to blocks. loads float64[V]: tokens of a class."""
     starts, depth = level_starts(tree), cut_depth(tree)
     class_parents = tree.parents[: tree.num_classes]
     has_parent = class_parents >= 0

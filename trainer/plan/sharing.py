@@ -101,7 +101,6 @@ class Share:
 
     @property
     def num_places(self) -> int:
-        """The number of places of an epoch."""
         return min(map(len, self.partitions))
 
     def most_per_place(self, rank: int) -> int:

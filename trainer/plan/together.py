@@ -193,9 +193,8 @@ def _plan_sharing(team: TeamSpec, sizes: Sizes, num_blocks: int, chunk_places: i
     turn_bytes = PAGE_BYTES + block_bytes + rows_bytes if sharing.is_sharded else 0
     exchanged += 0 if sharing.is_alone else sizes.trail_bytes  # every worker has the trail's item table
     summed_bytes = sum(counts) / len(counts) * sent_by_sum(exchanged, sharing.num_workers)
-    return SharingPlan(
-        sharing, num_blocks, chunk_places, num_chunks * num_blocks * turn_bytes + summed_bytes, turn_bytes
-    )
+    sent_bytes = num_chunks * num_blocks * turn_bytes + summed_bytes
+    return SharingPlan(sharing, num_blocks, chunk_places, sent_bytes, turn_bytes)
 
 
 def _refuse(team: TeamSpec, sizes: Sizes, mode: str) -> SharingPlan:

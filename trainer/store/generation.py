@@ -75,7 +75,6 @@ class Generation:
 
     @cached_property
     def config(self) -> TrainConfig:
-        """The settings that it was trained with."""
         return config_from_dict(self.manifest["config"])
 
     def read_users(self, partition: int) -> NDArray[np.float32]:
@@ -92,7 +91,6 @@ class Generation:
 
     @property
     def num_blocks(self) -> int:
-        """The number of blocks of the item table."""
         return len(self.manifest["items"]["interest"])
 
     def read_items(self, start: int = 0, stop: int | None = None) -> NDArray[np.float32]:
@@ -205,7 +203,6 @@ def open_generation(folder: Path) -> Generation:
 
 
 def has_generation(folder: Path) -> bool:
-    """Return whether the store has a generation."""
     return (folder / STORE_MANIFEST).exists()
 
 

@@ -29,12 +29,10 @@ class Delta:
     rows: Rows
 
     def arrays(self) -> Arrays:
-        """Return the arrays of its file."""
         return {"rows": self.places, "vectors": self.rows.vectors, "squares": self.rows.squares}
 
 
 def delta_in(arrays: Arrays) -> Delta:
-    """Return the delta in the arrays of its file."""
     return Delta(arrays["rows"], Rows(arrays["vectors"], arrays["squares"]))
 
 
@@ -64,7 +62,6 @@ def read_rows(folder: Path, entry: dict[str, Any]) -> Rows:
 
 
 def rows_in(image: Image) -> Rows:
-    """Return the users' rows in an image."""
     return Rows(image.arrays["vectors"], image.arrays["squares"])
 
 

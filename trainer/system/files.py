@@ -190,8 +190,7 @@ def sync_path(path: Path) -> None:
 def sync_paths(paths: Iterable[Path]) -> None:
     """`sync_path` for many, several at a time, which is faster."""
     with ThreadPoolExecutor(SYNCED_AT_ONCE) as pool:
-        for _ in pool.map(sync_path, paths):
-            pass
+        list(pool.map(sync_path, paths))
 
 
 def sync_folders(path: Path) -> None:
@@ -315,5 +314,4 @@ def _verify_bytes(path: Path, num_bytes: int, sha256: str, stamp: tuple[int, int
 def verify_all(files: Iterable[tuple[Path, dict[str, Any], str]]) -> None:
     """`verify_once` for many files, two at a time, as a digest takes a core."""
     with ThreadPoolExecutor(VERIFIED_AT_ONCE) as pool:
-        for _ in pool.map(lambda file: verify_once(*file), files):
-            pass
+        list(pool.map(lambda file: verify_once(*file), files))

@@ -55,9 +55,7 @@ def _send_again(unraisable: "sys.UnraisableHookArgs") -> None:
 
 @contextmanager
 def stop_on_sigterm(stop: threading.Event | None = None) -> Iterator[threading.Event]:
-    """Yield an event, `stop` or a new one, which the first SIGTERM during the block sets. Outside the main thread no signal
-    sets it.
-    """
+    """Yield an event, `stop` or a new one, which the first SIGTERM during the block sets; outside the main thread none does."""
     stop = stop or threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop

@@ -118,9 +118,7 @@ class Sample:
     places: tuple[NDArray[np.int64], ...]
 
     def rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the rows that the losses need, in the sample's order: of users int64[m], and of the item table, or block,
-        int64[m * (1 + K)]; not for a tree.
-        """
+        """Return the rows for the losses, not of a tree: of users int64[m], and of the item table or block int64[m * (1 + K)]."""
         items = [np.column_stack(both).ravel() for _, *both in self.parts]
         return np.concatenate([users for users, *_ in self.parts]), np.concatenate(items)
 
@@ -195,7 +193,6 @@ class Curve:
         self.epoch_sums = [0.0] * NUM_SUMS
 
     def epoch_losses(self) -> dict[str, float | None]:
-        """Return the mean losses of the current epoch."""
         return losses(self.epoch_sums)
 
 

@@ -123,9 +123,8 @@ class DeviceEngine(Engine):
         buffers = next(buffers for buffers in self.memory.buffers if buffers not in taken)
         resident, work = partition_pass.resident, partition_pass.work
         users, items = partition_pass.sample.rows()
-        arrays = {
-            name: getattr(work, name) for name in ("tokens", "starts", "ends", "hashes", "order", "alphas", "streams")
-        }
+        names = ("tokens", "starts", "ends", "hashes", "order", "alphas", "streams")
+        arrays = {name: getattr(work, name) for name in names}
         arrays |= {"sampled_items": items, "sampled_users": users}
         trail_rows = np.empty((0, 0), np.int64)
         for part in self.parts if self.trails else ():

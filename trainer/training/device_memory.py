@@ -45,7 +45,6 @@ class Buffers:
     host_results: dict[str, NDArray[np.float32]]
 
     def first_rows(self, num_users: int) -> DeviceRecord:
-        """Return the rows of the first users."""
         return DeviceRecord(vectors=self.rows.vectors[:num_users], squares=self.rows.squares[:num_users])
 
     def copy_in(self, host: Rows) -> None:
@@ -72,9 +71,7 @@ class Buffers:
 
 
 class DeviceMemory:
-    """On the device: tables of sampling, the items' outputs, and the buffers. Pinned on the host: the tray, from which the arrays
-    of a pass are copied to a buffer.
-    """
+    """On the device: sampling tables, the items' outputs, the buffers. Pinned on the host: the tray that passes come from."""
 
     def __init__(self, device: torch.device, config: TrainConfig, sizes: MaxSizes, pinned: PinnedPages) -> None:
         self.device, self.dims, self.pinned = device, config.interest_size, pinned

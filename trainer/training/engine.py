@@ -120,9 +120,8 @@ class Engine:
         if self.config.interest_size:
             sums[:4] = sum_losses(done.targets, users, outputs, done.sample, is_gathered)
         for i, part in enumerate(self.parts if done.step.turn == 0 else ()):
-            sums[4 * i + 4 : 4 * i + 8] = (
-                of_parts[i] if of_parts else part.measure(done.sample, done.resident.histories)
-            )
+            own = of_parts[i] if of_parts else part.measure(done.sample, done.resident.histories)
+            sums[4 * i + 4 : 4 * i + 8] = own
         return FinishedPass(done, sums=sums)
 
     def settle(self) -> Iterator[FinishedPass]:

@@ -117,7 +117,6 @@ class ItemBlocks:
         return self.tree.num_rows if self.tree else self.num_rows(block)
 
     def first_items(self, block: int) -> Items:
-        """Return the untrained items of a block."""
         return begin_items(self.config, 0 if self.cut else self.num_rows(block), self.num_outputs(block))
 
     def targets(self, block: int) -> Targets:

@@ -17,9 +17,7 @@ if TYPE_CHECKING:  # Arrow takes half a second to import, which every command wo
     from surf2vec.trainer.gensim.warm_start import WarmStart
 
 RESULT_NEUTRAL = ("commit_seconds", "threads", "sharing", "exchange_tokens", "staleness", "popularity")
-"""Settings that a resumed run may change: they do not affect the result, or the plan of the first run, or what the log chose,
-overrides them.
-"""
+"""Settings that a resumed run may change: without effect on the result, or overridden by the first plan or the log's choice."""
 
 
 @dataclass(frozen=True)

@@ -70,10 +70,9 @@ def train(
         job = replace(job, config=choose_parts(job.config, corpus, on_event))
         state = find_state(job, corpus, workers.rank)
         if state.record.position and not state.is_done and not resume:
+            done = state.record.position / state.manifest["num_positions"]
             raise ConfigError(
-                f"the store {job.store_dir} holds this training at "
-                f"{state.record.position / state.manifest['num_positions']:.0%}: "
-                "give --resume to continue it, or another --store"
+                f"the store {job.store_dir} holds this training at {done:.0%}: give --resume to continue it, or another --store"
             )
         record, compile_seconds = state.record, 0.0
         if not state.is_done:

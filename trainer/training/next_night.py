@@ -163,9 +163,7 @@ def _begin(
     begin_with: Callable[[Generation, Image], Callable[[int, Histories], Rows]],
     on_event: OnEvent,
 ) -> None:
-    """Commit a generation at position 0. make_items: returns the item table of a part; begin_with: takes the generation with
-    its items, returns a function that makes users' rows.
-    """
+    """Commit a generation at position 0. make_items: returns a part's items; begin_with: the function that makes users' rows."""
     with lock_store(job.store_dir):
         name = identity(corpus, job.config, job.start)
         if find_generation(job.store_dir, name):

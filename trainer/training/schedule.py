@@ -122,7 +122,6 @@ class Schedule:
         return [int(p) for place in self.places(step.epoch)[start : step.chunk.stop] for p in place]
 
     def partitions_at(self, step: ScheduleStep) -> list[int]:
-        """Return the micro-partitions at the step's place."""
         return self.places(step.epoch)[step.place].tolist()
 
     def num_exchanges(self, position: int) -> int:

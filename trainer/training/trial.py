@@ -44,7 +44,6 @@ def try_apart(config: TrainConfig) -> None:
 
 
 def main() -> int:
-    """Try the kernel; return the exit code."""
     config = TrainConfig(**json.loads(sys.argv[1]))
     try:
         try_kernel(pick_kernel("gpu", config), config)

@@ -14,8 +14,6 @@ from surf2vec.trainer.store.generation import Generation
 from surf2vec.trainer.store.tokens import Corpus
 
 Vectors = NDArray[np.float32]
-
-
 TRAIL_WEIGHT = 0.7
 """The trail's weight unless the log chooses another."""
 
