@@ -22,28 +22,28 @@ from tests.roots.files import bytes_of
 from tests.roots.releases import NUM_ITEMS, draw_generation, make_corpus, make_release, read_items, read_users
 
 
-def ask(root: Root, corpus_dir: Path) -> Export:
-    return Export(corpus_dir, root.export("r1"), "r1", "run-1", "space-1", ExportConfig(activity=False))
-
-
-def test_every_user_and_item_comes_out_with_its_vector(tmp_path: Path) -> None:
+@pytest.fixture
+def job(tmp_path: Path) -> Export:
+    """A release of a small corpus."""
     root = Root(tmp_path)
-    corpus_dir = make_corpus(root)
-    generation = draw_generation(corpus_dir)
-    events = []
-    told = export_vectors(ask(root, corpus_dir), generation, lambda *event: events.append(event))
-    users = read_users(root.export("r1"))
+    return Export(make_corpus(root), root.export("r1"), "r1", "run-1", "space-1", ExportConfig(activity=False))
+
+
+def test_every_user_and_item_comes_out_with_its_vector(job: Export) -> None:
+    generation, events = draw_generation(job.corpus_dir), []
+    told = export_vectors(job, generation, lambda *event: events.append(event))
+    users = read_users(job.export_dir)
     for partition in range(4):
-        part = root.export("r1") / "user_vectors" / f"part-{partition:05d}.parquet"
+        part = job.export_dir / "user_vectors" / f"part-{partition:05d}.parquet"
         ids = pq.read_table(part)["user_id"].to_pylist()
         assert ids == sorted(ids, key=str.encode)
         assert {user_hash(user_id) % 4 for user_id in ids} == {partition}
         np.testing.assert_array_equal([users[user_id] for user_id in ids], generation.users[partition])
-    urls, items = read_items(root.export("r1"))
+    urls, items = read_items(job.export_dir)
     assert urls == [f"/page/{i}" for i in range(NUM_ITEMS)]
     np.testing.assert_array_equal(items, generation.items)
     assert told["num_users"] == len(users) == events[-1][1]["done"]
-    assert told["bytes"] == sum(len(found) for name, found in bytes_of(root.export("r1")).items() if "json" not in name)
+    assert told["bytes"] == sum(len(found) for name, found in bytes_of(job.export_dir).items() if "json" not in name)
 
 
 def test_the_manifest_names_every_file_with_its_checksum(tmp_path: Path) -> None:
@@ -63,47 +63,38 @@ def test_the_same_vectors_give_the_same_bytes(tmp_path: Path) -> None:
     assert bytes_of(first) == bytes_of(second)
 
 
-def test_an_export_that_is_there_is_left_alone_and_another_generation_replaces_it(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    corpus_dir = make_corpus(root)
-    job = ask(root, corpus_dir)
-    told = export_vectors(job, draw_generation(corpus_dir))
+def test_an_export_that_is_there_is_left_alone_and_another_generation_replaces_it(job: Export, tmp_path: Path) -> None:
+    told = export_vectors(job, draw_generation(job.corpus_dir))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    again = export_vectors(job, draw_generation(corpus_dir))
+    again = export_vectors(job, draw_generation(job.corpus_dir))
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     assert again | {"index_seconds": 0} == told | {"index_seconds": 0}
-    export_vectors(job, draw_generation(corpus_dir, seed=2))
-    assert read_json(root.export("r1") / "manifest.json")["generation"] == 2
+    export_vectors(job, draw_generation(job.corpus_dir, seed=2))
+    assert read_json(job.export_dir / "manifest.json")["generation"] == 2
     assert [path.name for path in (tmp_path / "export").iterdir()] == ["r1"]
 
 
-def test_a_failure_half_way_leaves_the_old_export_and_nothing_else(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    corpus_dir = make_corpus(root)
-    job = ask(root, corpus_dir)
-    export_vectors(job, draw_generation(corpus_dir))
+def test_a_failure_half_way_leaves_the_old_export_and_nothing_else(job: Export, tmp_path: Path) -> None:
+    export_vectors(job, draw_generation(job.corpus_dir))
     before = bytes_of(tmp_path)
-    broken = draw_generation(corpus_dir, seed=2)
+    broken = draw_generation(job.corpus_dir, seed=2)
     broken.users[2] = np.full_like(broken.users[2], np.nan)
     with pytest.raises(TrainingError, match=r"micro-partition 2 has \d+ of \d+ vectors that are not finite"):
         export_vectors(job, broken)
     assert bytes_of(tmp_path) == before
 
 
-def test_vectors_of_another_corpus_are_refused(tmp_path: Path) -> None:
-    root = Root(tmp_path)
-    corpus_dir = make_corpus(root)
-    job = ask(root, corpus_dir)
-    other = draw_generation(corpus_dir)
+def test_vectors_of_another_corpus_are_refused(job: Export) -> None:
+    other = draw_generation(job.corpus_dir)
     other.users = other.users[:2]
     with pytest.raises(DamageError, match="2 micro-partitions and 40 items but .* has 4 and 40"):
         export_vectors(job, other)
-    other = draw_generation(corpus_dir)
+    other = draw_generation(job.corpus_dir)
     other.users[1] = other.users[1][:-1]
     with pytest.raises(DamageError, match="micro-partition 1 has vectors of shape"):
         export_vectors(job, other)
-    fitting = draw_generation(corpus_dir)
-    (corpus_dir / "p00000.users.parquet").unlink()
+    fitting = draw_generation(job.corpus_dir)
+    (job.corpus_dir / "p00000.users.parquet").unlink()
     with pytest.raises(DamageError, match=r"p00000\.users\.parquet is missing; remove"):
         export_vectors(job, fitting)
 

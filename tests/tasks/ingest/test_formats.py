@@ -107,9 +107,7 @@ def test_what_cannot_be_read(tmp_path: Path, name: str, data: str | bytes, messa
 
 
 def test_parquet_without_rows_or_columns(tmp_path: Path) -> None:
-    empty = pa.table(
-        {"user_id": pa.array([], pa.string()), "url": pa.array([], pa.string()), "ts": pa.array([], pa.int64())}
-    )
+    empty = pa.schema({"user_id": pa.string(), "url": pa.string(), "ts": pa.int64()}).empty_table()
     pq.write_table(empty, tmp_path / "empty.parquet")
     with pytest.raises(InputError, match=r"is empty \(0 rows\)"):
         recognise(tmp_path / "empty.parquet", WANTED)

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -24,21 +25,13 @@ from surf2vec.trainer.system.files import read_json
 from tests.roots.ingest import HEADER, events_files, read_events, take_in, write_log
 
 EVENTS = [("ann", "https://example.com/a", datetime(2020, 7, 1, 10)), ("bob", "/b", datetime(2020, 7, 1, 11, 30))]
+FRAME = pl.DataFrame(EVENTS, HEADER.split(","), orient="row")
+ISO = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
-
-
-def dump_delimited(path: Path, delimiter: str) -> None:
-    lines = [delimiter.join((user, url, f"{ts:%Y-%m-%dT%H:%M:%SZ}")) for user, url, ts in EVENTS]
-    path.write_text("\n".join([HEADER.replace(",", delimiter), *lines]) + "\n")
-
-
-def dump_jsonl(path: Path) -> None:
-    lines = [json.dumps({"user_id": user, "url": url, "ts": ts.timestamp()}) for user, url, ts in EVENTS]
-    path.write_text("\n".join(lines) + "\n")
 
 
 def dump_access(path: Path) -> None:
@@ -47,16 +40,12 @@ def dump_access(path: Path) -> None:
     )
 
 
-def dump_parquet(path: Path) -> None:
-    pq.write_table(pa.Table.from_pylist([dict(zip(("user_id", "url", "ts"), e, strict=True)) for e in EVENTS]), path)
-
-
 DUMPS: dict[str, Callable[[Path], None]] = {
-    "a.csv": lambda path: dump_delimited(path, ","),
-    "a.tsv": lambda path: dump_delimited(path, "\t"),
-    "a.jsonl": dump_jsonl,
+    "a.csv": lambda path: FRAME.write_csv(path, datetime_format=ISO),
+    "a.tsv": lambda path: FRAME.write_csv(path, separator="\t", datetime_format=ISO),
+    "a.jsonl": lambda path: FRAME.with_columns(pl.col("ts").dt.epoch("s").cast(pl.Float64)).write_ndjson(path),
     "a.log": dump_access,
-    "a.parquet": dump_parquet,
+    "a.parquet": FRAME.write_parquet,
 }
 
 
@@ -84,23 +73,14 @@ def test_what_is_in_the_root(tmp_path: Path, root: Path) -> None:
     log = write_log(tmp_path / "a.csv", "b,/x,2020-07-02 01:00", "a,/y,2020-07-01", "a,/x,2020-07-01", "a,/x,then")
     take_in(root, log, max_reject_ratio=1)
     (source,) = read_json(root / "sources.json")["sources"]
-    first, second = (
-        f"events/day=2020-07-01/{source['sha256'][:16]}.parquet",
-        f"events/day=2020-07-02/{source['sha256'][:16]}.parquet",
-    )
+    first, second = (f"events/day=2020-07-0{day}/{source['sha256'][:16]}.parquet" for day in (1, 2))
     assert (source["name"], source["copies"], source["bytes"]) == (str(log), [], log.stat().st_size)
-    assert (source["lines"], source["events"], source["rejected"], source["left_out"]) == (
-        4,
-        3,
-        {"time not readable": 1},
-        {},
-    )
+    assert (source["lines"], source["events"]) == (4, 3)
+    assert (source["rejected"], source["left_out"]) == ({"time not readable": 1}, {})
     assert source["days"] == {"2020-07-01": 2, "2020-07-02": 1}
     assert source["files"] == [first, second]
-    assert {name: file["rows"] for name, file in read_json(root / "sources.json")["files"].items()} == {
-        first: 2,
-        second: 1,
-    }
+    files = read_json(root / "sources.json")["files"]
+    assert {name: file["rows"] for name, file in files.items()} == {first: 2, second: 1}
     schema = pq.read_schema(root / first)
     assert [f"{field.name} {field.type}" for field in schema] == [
         "micro_partition int32", "user_hash uint64", "user_id string", "ts timestamp[us]", "source uint64", "line int64",

@@ -98,15 +98,8 @@ def source(name: str, content: str) -> SourceFile:
 
 
 def entry(content: str, name: str, *copies: str) -> dict[str, Any]:
-    return {
-        "sha256": content,
-        "name": name,
-        "copies": list(copies),
-        "files": {},
-        "rejected": {},
-        "read_by": {},
-        "stamps": {},
-    }
+    nothing: dict[str, Any] = {"files": {}, "rejected": {}, "read_by": {}, "stamps": {}}
+    return {"sha256": content, "name": name, "copies": list(copies)} | nothing
 
 
 def catalog_of(*entries: dict[str, Any]) -> Catalog:

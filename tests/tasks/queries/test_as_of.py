@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
@@ -119,13 +118,8 @@ def test_rows_are_kept_as_they_are_and_null_says_who_has_no_vector(root: Root, t
     requests = pl.DataFrame(rows, {"user_id": pl.String, "ts": pl.Datetime("us"), "label": pl.Int8}, orient="row")
     found = ask(root, requests, tmp_path)
     newest = find_served(root, PublishConfig())[-1].release.manifest
-    assert found["release"].to_list() == [
-        newest["release"],
-        newest["release"],
-        None,
-        newest["release"],
-        newest["release"],
-    ]
+    name = newest["release"]
+    assert found["release"].to_list() == [name, name, None, name, name]
     assert found["vector"].is_null().to_list() == [False, True, True, True, False]
     assert found["vector"][0].to_list() == found["vector"][4].to_list()
     assert found["vector"].dtype == pl.Array(pl.Float32, newest["vector_size"])
@@ -196,33 +190,24 @@ def test_the_command_says_what_it_wrote_and_what_is_missing(root: Root, tmp_path
     assert "rows.csv has no column ts, only user_id, label" in json.loads(refused.stdout)["error"]["message"]
 
 
-def write_text(text: str) -> Callable[[Path], Path]:
-    def write(folder: Path) -> Path:
-        (folder / "rows.csv").write_text(text)
-        return folder / "rows.csv"
-
-    return write
-
-
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("name", "text", "message"),
     [
-        (write_text("user,time\nann,1\n"), r"rows.csv has no column ts and no user_id, only user, time"),
-        (write_text("user_id,ts\n"), "rows.csv has no rows"),
-        (write_text(""), "rows.csv"),
-        (write_text("user_id,ts,vector\nann,1996-11-01,1\n"), "has a column vector, as --out gets: rename it"),
-        (
-            write_text("user_id,ts\nann,1996-11-01\neve,soon\nann,\n"),
-            "has 2 times ts that cannot be read, the first in row 2",
-        ),
-        (lambda folder: folder / "gone.parquet", "cannot read .*gone.parquet"),
+        ("rows.csv", "user,time\nann,1\n", r"rows.csv has no column ts and no user_id, only user, time"),
+        ("rows.csv", "user_id,ts\n", "rows.csv has no rows"),
+        ("rows.csv", "", "rows.csv"),
+        ("rows.csv", "user_id,ts,vector\nann,1996-11-01,1\n", "has a column vector, as --out gets: rename it"),
+        ("rows.csv", "user_id,ts\nann,1996-11-01\neve,soon\nann,\n", "has 2 times ts .* read, the first in row 2"),
+        ("gone.parquet", None, "cannot read .*gone.parquet"),
     ],
 )
-def test_files_that_cannot_be_used(root: Root, tmp_path: Path, make: Callable[[Path], Path], message: str) -> None:
+def test_files_that_cannot_be_used(root: Root, tmp_path: Path, name: str, text: str | None, message: str) -> None:
     out, before = tmp_path / "out.parquet", snapshot(root.path)
     out.write_bytes(b"kept")
+    if text is not None:
+        (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=message) as raised:
-        surf2vec.as_of(make(tmp_path), out, root.path)
+        surf2vec.as_of(tmp_path / name, out, root.path)
     assert "soon" not in str(raised.value)
     assert out.read_bytes() == b"kept"
     assert snapshot(root.path) == before

@@ -77,11 +77,8 @@ def test_forgotten_users_leave_both_sides_and_older_states(url: str, tmp_path: P
     assert {name: len(keys) for name, keys in held.items()} == {"a": 119, "b": 119}
     assert not {"user-007", "user-008"} & {key for keys in held.values() for key in keys}
     if url.startswith("lancedb:"):
-        traces = [
-            b"user-007",
-            b"user-008",
-            *(np.array(USERS[name], np.float32).tobytes() for name in ("user-007", "user-008")),
-        ]
+        names = ("user-007", "user-008")
+        traces = [*map(str.encode, names), *(np.array(USERS[name], np.float32).tobytes() for name in names)]
         files = {path: path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()}
         assert any(b"user-009" in content for content in files.values())
         assert [path for path, content in files.items() if any(trace in content for trace in traces)] == []

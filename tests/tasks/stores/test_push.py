@@ -98,8 +98,7 @@ def test_a_row_that_was_altered_in_the_store_is_found_and_mended(url: str, tmp_p
         serving = store.read_sides()[0]
         digests = store.read_digests(serving.name, "items")
         digest = digests.row(by_predicate=pl.col("url") == "/page/3")[1]
-        altered = make_rows("items", pl.Series(["/page/3"]).to_arrow(), pl.Series([[7.0, 7.0, 7.0]]).list.to_array(3).cast(
-            pl.Array(pl.Float32, 3)).to_numpy())  # fmt: skip
+        altered = make_rows("items", pl.Series(["/page/3"]).to_arrow(), np.full((1, 3), 7, np.float32))
         altered = altered.set_column(2, "digest", pl.Series([digest]).to_arrow())
         store.change(serving.name, "items", ["/page/3"], [altered], 0.0)
     with pytest.raises(DamageError, match="1 of 30 rows that differ from release r1.*--whole"):

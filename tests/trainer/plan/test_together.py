@@ -11,10 +11,9 @@ from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError, ResourceError
 from surf2vec.trainer.plan.alone import Budget, Plan
 from surf2vec.trainer.plan.prediction import Rates
-from surf2vec.trainer.plan.schedule import partition_order
 from surf2vec.trainer.plan.sharing import Sharing, sent_by_sum, share_users
 from surf2vec.trainer.plan.sizes import TRAIL_BYTES_PER_ITEM, Sizes, Work, training_sizes
-from surf2vec.trainer.plan.together import SharingPlan, TeamSpec, WorkerSpec, plan_together
+from surf2vec.trainer.plan.together import SharingPlan, TeamSpec, WorkerSpec, form_team, plan_together
 
 PLENTY = 10**15
 TOKENS_A_USER = 25
@@ -28,8 +27,7 @@ def team_of(host_bytes: list[int], users: list[int], epochs: int = 2) -> TeamSpe
     for host, own in zip(host_bytes, share.partitions, strict=True):
         work = Work([users[p] for p in own], tokens[own].tolist(), epochs, 60)
         members.append(WorkerSpec(work, Budget(host, 0, PLENTY), Rates(1e6, 1e8, 1e8)))
-    orders = [partition_order(1, epoch, len(users)) for epoch in range(epochs)]
-    return TeamSpec(members, weights, share, [share.place_tokens(order).tolist() for order in orders])
+    return form_team(members, weights, share, TrainConfig(epochs=epochs))
 
 
 def sizes_of(num_items: int, **settings: object) -> Sizes:

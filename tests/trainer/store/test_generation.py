@@ -90,18 +90,17 @@ def test_what_a_killed_run_left_is_not_written_over(tmp_path: Path) -> None:
     np.testing.assert_array_equal(open_generation(tmp_path).read_users(0), np.full((5, 4), 2, np.float32))
 
 
-@pytest.mark.parametrize("forgotten", ["a file", "the folder"])
+@pytest.mark.parametrize(
+    ("sync", "told"),
+    [("sync_paths", "are not on the disk"), ("sync_path", "names may be lost")],
+    ids=["files", "folder"],
+)
 def test_a_manifest_that_names_what_may_be_lost_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgotten: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str, told: str
 ) -> None:
     """Of the watch over all tests (tests/conftest.py)."""
-    monkeypatch.setattr(
-        "surf2vec.trainer.store.writer.sync_paths"
-        if forgotten == "a file"
-        else "surf2vec.trainer.store.writer.sync_path",
-        lambda _: 0,
-    )
-    with pytest.raises(AssertionError, match="are not on the disk" if forgotten == "a file" else "names may be lost"):
+    monkeypatch.setattr(f"surf2vec.trainer.store.writer.{sync}", lambda _: 0)
+    with pytest.raises(AssertionError, match=told):
         commit(tmp_path, 1, 1)
 
 
@@ -141,7 +140,6 @@ def test_a_store_where_a_file_is_in_the_way_is_refused(tmp_path: Path) -> None:
 
 
 def test_bfloat16_is_stored_as_such_and_read_as_float32(tmp_path: Path) -> None:
-    tmp_path.mkdir(exist_ok=True)
     vectors = np.array([[1.0, -2.5, 0.15625, 3e30]], dtype=np.float32)  # all are bfloat16 numbers, or near
     halves = (vectors.view(np.uint32) >> 16).astype(np.uint16)
     writer = Writer(tmp_path, 1)
@@ -208,8 +206,7 @@ def test_a_delta_is_read_with_the_file_it_belongs_to_and_stays_in_its_place(tmp_
     base = open_generation(tmp_path)
     writer = Writer(tmp_path, 2, base.manifest)
     for value in (2, 3):
-        delta = Delta(np.array([1, 6], np.uint32), filled(2, value))
-        writer.write_delta(0, delta)
+        writer.write_delta(0, Delta(np.array([1, 6], np.uint32), filled(2, value)))
         writer.commit(SIZES | {"position": 2})
     changed = open_generation(tmp_path)
     assert changed.read_users(0)[:, 0].tolist() == [1, 3, 1, 1, 1, 0, 3]
