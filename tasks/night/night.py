@@ -41,8 +41,17 @@ def make_night(
 ) -> dict[str, Any]:
     """Make user vectors from browsing logs and register them. Returns what `surf2vec run --json` prints.
 
-    If no user's tokens changed since the champion, the night ends after the corpus, and the champion stays. `call` calls each
-    step: plainly, or as a task of the flow in surf2vec/flows/nightly.py, whose arguments these are.
+    1. Ingest the log files that are new.
+    2. Open the run of these sources, this window and these settings: it continues from the champion, or is full.
+    3. Build the corpus of the window. If no user's tokens changed, the night ends and the champion stays.
+    4. Train the vectors of the changed users, or of all; or continue from the last commit.
+    5. Choose the weight of their parts and the popularity of items by the log.
+    6. Evaluate them on held-out items, then fit the held-out users again, on all their events.
+    7. Settle the vectors: merge them with the unchanged rows, or rotate them into the champion's space.
+    8. Export the release, and compare it with the champion: the gate.
+    9. Register it, so that it serves if the gate passes it. Push what serves to the stores, and write the report.
+
+    `call` calls each step: plainly, or as a task of the flow in surf2vec/flows/nightly.py, whose arguments these are.
     """
     night = open_night(root, since, until, config, full, reporter)
     with keep_loaded(), reporter.step("lock") as on_event, lock_root(night.root, "run", partial(log, on_event)):

@@ -139,7 +139,9 @@ def begin_training(root: Root, job: Job, record: RunRecord, on_event: OnEvent) -
 
 
 def _find_start(root: Root, job: Job, record: RunRecord) -> BaseRelease | None:
-    """Return the release whose vectors a full night begins with; none if vectors have two parts now, as the log has an order."""
+    """Return the release whose vectors a full night begins with, if any. Its corpus may show an order that the older one did
+    not; then vectors have two parts now, and start from random vectors.
+    """
     if not (job.start and record.space) or record.base:
         return None
     space = _require(root, record.space)

@@ -221,7 +221,7 @@ def test_the_same_release_again_registers_nothing(
 
 @pytest.mark.parametrize(
     "cut_off",
-    ["log_model", "log_model_artifacts", "register", "move_aliases", "log_batch", "log_dict", "set_terminated"],
+    ["log_model", "finalize_logged_model", "register", "move_aliases", "log_batch", "log_dict", "set_terminated"],
 )
 def test_a_call_cut_off_before_any_step_is_completed(root: Root, publish: PublishConfig, cut_off: str) -> None:
     place = next(one for one in (promotion, tracking, tracking.MlflowClient) if hasattr(one, cut_off))
