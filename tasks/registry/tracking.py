@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version as installed_version
@@ -77,8 +77,7 @@ def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, temporary
         run = client.get_run(mlflow_run_id)
         for model in client.search_logged_models([run.info.experiment_id], f"source_run_id = '{mlflow_run_id}'"):
             if str(model.status) != "READY":
-                get_artifact_repository(model.artifact_location, tracking_uri).delete_artifacts()
-                client.delete_logged_model(model.model_id)
+                _delete_model(client, model, tracking_uri)
             elif content.tags.items() <= model.tags.items():
                 if local_folder(model.artifact_location):  # an interrupted call may have left files that are not synced
                     _fill_model(client, model, content)
@@ -224,8 +223,15 @@ def list_copies(tracking_uri: str) -> list[Copy]:
 
 def delete_model(tracking_uri: str, model_id: str) -> None:
     with connect(tracking_uri) as client:
-        get_artifact_repository(client.get_logged_model(model_id).artifact_location, tracking_uri).delete_artifacts()
-        client.delete_logged_model(model_id)
+        _delete_model(client, client.get_logged_model(model_id), tracking_uri)
+
+
+def _delete_model(client: MlflowClient, model: Any, tracking_uri: str) -> None:
+    get_artifact_repository(model.artifact_location, tracking_uri).delete_artifacts()
+    client.delete_logged_model(model.model_id)
+    if folder := local_folder(model.artifact_location):
+        with suppress(OSError):  # MLflow leaves the empty folder of the model
+            folder.parent.rmdir()
 
 
 def download_file(tracking_uri: str, version: Version, path: str, target: Path) -> None:
