@@ -105,9 +105,9 @@ class Ranking:
 
     def count(self, piece: Piece) -> None:
         """Count the items of a piece with a higher or equal score than the held-out item; keep the best items."""
-        # numba takes half a second to import.
-        from surf2vec.trainer.kernels.compiled_ranks import count_scores, find_reached
+        from surf2vec.trainer.kernels.compiled_ranks import count_scores, find_reached  # numba is slow to import
 
+        num_top = min(TOP, self.num_top + len(piece.items))
         for users in self.batches():
             scores = self.score_unseen(piece, users)
             least = np.nextafter(self.top_scores[users, -1], np.inf) if self.num_top == TOP else _reached(scores)
@@ -116,8 +116,8 @@ class Ranking:
             columns = np.empty(reached.sum(), np.int64)
             find_reached(scores, least, reached, columns)
             rows = np.repeat(np.arange(len(scores)), reached)
-            self._keep_top(users, rows, scores[rows, columns], piece.items[columns])
-        self.num_top = min(TOP, self.num_top + len(piece.items))
+            self._keep_top(users, rows, scores[rows, columns], piece.items[columns], num_top)
+        self.num_top = num_top
 
     def batches(self) -> Iterator[slice]:
         """Yield the users as slices whose scores of a piece fit in memory."""
@@ -142,17 +142,16 @@ class Ranking:
         return scores
 
     def _keep_top(
-        self, users: slice, rows: NDArray[np.int64], values: NDArray[np.float32], items: NDArray[np.int64]
+        self, users: slice, rows: NDArray[np.int64], values: NDArray[np.float32], items: NDArray[np.int64], num_top: int
     ) -> None:
-        """Merge scores of a piece, by row among the users, with the best of the pieces before."""
-        num_users, num_top = users.stop - users.start, self.num_top
-        values = np.concatenate((self.top_scores[users, :num_top].ravel(), values))
-        found = np.concatenate((self.top[users, :num_top].ravel(), items))
-        rows = np.concatenate((np.repeat(np.arange(num_users), num_top), rows))
+        """Merge scores of a piece, by row among the users, with the best of the pieces before; keep the `num_top` best."""
+        num_users = users.stop - users.start
+        values = np.concatenate((self.top_scores[users, : self.num_top].ravel(), values))
+        found = np.concatenate((self.top[users, : self.num_top].ravel(), items))
+        rows = np.concatenate((np.repeat(np.arange(num_users), self.num_top), rows))
         order = np.lexsort((-values, rows))  # stable: of equal scores the first item
-        first = np.searchsorted(rows[order], np.arange(num_users + 1))
-        num_top = min(TOP, int(np.diff(first).min()))
-        best = order[first[:-1, None] + np.arange(num_top)]
+        first = np.searchsorted(rows[order], np.arange(num_users))
+        best = order[first[:, None] + np.arange(num_top)]
         self.top_scores[users, :num_top], self.top[users, :num_top] = values[best], found[best]
 
     def answer(self) -> Answer:

@@ -36,7 +36,7 @@ from surf2vec.tasks.ingest.sources import (
 )
 from surf2vec.tasks.ingest.sql_logs import Days
 from surf2vec.tasks.ingest.stage_logs import stage_logs
-from surf2vec.tasks.ingest.staging import MOST_FREQUENT, MOST_HINTS, BytesRead, Staged, Staging
+from surf2vec.tasks.ingest.staging import MOST_FREQUENT, MOST_HINTS, BytesDone, Staged, Staging
 from surf2vec.tasks.ingest.times import explain_bad_times
 from surf2vec.tasks.ingest.user_key import read_user_key
 from surf2vec.tasks.root.failures import explain_failures
@@ -96,7 +96,7 @@ def ingest(
                     root, folder, remote.folder, config, catalog.user_key_fingerprint, memory_bytes, threads,
                     make_batches(logs), wanted,
                 )  # fmt: skip
-                progress = BytesRead(staging.num_bytes, on_event)
+                progress = BytesDone(staging.num_bytes, on_event)
                 staged = [_log_staged(batch, on_event) for batch in stage_logs(staging, fan_out, progress)]
                 _check_staged(root, staged, config, refused, on_event)
             elif not (delivery.stamps or catalog.entries):

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from surf2vec.sql.runner import connect
 from surf2vec.tasks.ingest.batches import Batch
 from surf2vec.tasks.ingest.remote_logs import RemoteLogs
-from surf2vec.tasks.ingest.staging import BytesRead, Staged, Stager, Staging, define_session
+from surf2vec.tasks.ingest.staging import BytesDone, Staged, Stager, Staging, define_session
 from surf2vec.tasks.ingest.user_key import check_fingerprint
 from surf2vec.tasks.root.memory import spare_bytes
 from surf2vec.tasks.users.tombstones import read_tombstones
@@ -30,7 +30,7 @@ LEAST_DUCKDB_BYTES = 160_000_000  # with less, sorting a million lines fails ins
 REPORT_SECONDS = 0.5
 
 
-def stage_logs(staging: Staging, fan_out: FanOut, progress: BytesRead) -> Iterator[Staged]:
+def stage_logs(staging: Staging, fan_out: FanOut, progress: BytesDone) -> Iterator[Staged]:
     """Stage every batch; yields what is staged in order. Raises InputError for an unreadable log, ConfigError for another key."""
     batches = staging.batches
     if fan_out.num_parts == 1 or len(batches) == 1:
@@ -46,10 +46,10 @@ def stage_logs(staging: Staging, fan_out: FanOut, progress: BytesRead) -> Iterat
 def stage_part(part: Staging, on_event: OnEvent) -> list[Staged]:
     """Stage the logs of a part into a folder of its own."""
     in_folder = replace(part, folder=Path(tempfile.mkdtemp(dir=part.folder, prefix="part.")))
-    return list(_stage_each(in_folder, BytesRead(part.num_bytes, on_event)))
+    return list(_stage_each(in_folder, BytesDone(part.num_bytes, on_event)))
 
 
-def _stage_each(staging: Staging, progress: BytesRead) -> Iterator[Staged]:
+def _stage_each(staging: Staging, progress: BytesDone) -> Iterator[Staged]:
     """Stage each batch with as many stagers as fit into memory; yields what is staged in order and reports progress."""
     spare = spare_bytes(staging.memory_bytes)
     duckdb_bytes = max(spare * DUCKDB_SHARE // 100, min(staging.memory_bytes // 2, LEAST_DUCKDB_BYTES))

@@ -61,7 +61,7 @@ _MACROS = {
 
 
 @dataclass
-class BytesRead:
+class BytesDone:
     """Counts the bytes done of the logs, for several threads: half of them when read, a quarter when sorted, and when merged."""
 
     total: int
@@ -131,7 +131,7 @@ class Stager:
 
     con: duckdb.DuckDBPyConnection
     staging: Staging
-    progress: BytesRead
+    progress: BytesDone
     part_bytes: int
     user_key: bytes | None = field(repr=False)
     forgotten: Tombstones
@@ -152,6 +152,7 @@ class Stager:
         create_table(con, "intermediate/int_refused_lines")
         parts = range(0, size["num_lines"], _choose_part_lines(self.part_bytes, **size))
         sorted_parts, has_frequent = self._write_parts(batch, scales[0], parts)
+        self.progress.add(batch.bytes, 0 if sorted_parts else 1 / 4)  # without days nothing is merged
         bad_times = tuple(row["time"] for row in fetch_rows(con, "intermediate/int_bad_times", {"most": BAD_TIMES}))
         entries = self._describe_sources(batch, scales[0])
         con.execute("drop table stg_lines")  # frees memory for the merges

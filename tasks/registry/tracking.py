@@ -4,6 +4,7 @@ Every function takes the tracking URI, is safe to call again, and raises a SurfE
 """
 
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -75,7 +76,8 @@ def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, temporary
     """
     with connect(tracking_uri) as client, use_uri(tracking_uri), use_temporary_folder(temporary):
         run = client.get_run(mlflow_run_id)
-        for model in client.search_logged_models([run.info.experiment_id], f"source_run_id = '{mlflow_run_id}'"):
+        experiment_id = run.info.experiment_id
+        for model in client.search_logged_models([experiment_id], f"source_run_id = '{mlflow_run_id}'"):
             if str(model.status) != "READY":
                 _delete_model(client, model, tracking_uri)
             elif content.tags.items() <= model.tags.items():
@@ -83,9 +85,7 @@ def log_model(tracking_uri: str, mlflow_run_id: str, content: Content, temporary
                     _fill_model(client, model, content)
                 return model.model_id
         # Not mlflow.pyfunc.log_model, which runs the example: that reads all items into memory.
-        model = client.create_logged_model(
-            run.info.experiment_id, "user-vectors", mlflow_run_id, content.tags, run.data.params
-        )
+        model = client.create_logged_model(experiment_id, "user-vectors", mlflow_run_id, content.tags, run.data.params)
         client.log_outputs(mlflow_run_id, [LoggedModelOutput(model.model_id, step=0)])
         _fill_model(client, model, content)
         client.finalize_logged_model(model.model_id, "READY")
@@ -104,11 +104,14 @@ def repair_copy(tracking_uri: str, version: Version, content: Content, temporary
 def _fill_model(client: MlflowClient, model: Any, content: Content) -> None:
     """Delete the files of a logged model and write them again. Processes that have mapped a deleted file keep it."""
     about = Model(model.artifact_location, model.source_run_id, model_uuid=model.model_id, model_id=model.model_id)
-    get_artifact_repository(model.artifact_location).delete_artifacts()
+    folder = local_folder(model.artifact_location)
     with tempfile.TemporaryDirectory() as scratch, find_modules():
-        folder = local_folder(model.artifact_location)
-        mlflow.pyfunc.save_model(str(folder or f"{scratch}/model"), mlflow_model=about, **_parts(content))
-        if not folder:
+        mlflow.pyfunc.save_model(f"{scratch}/model", mlflow_model=about, **_parts(content))
+        get_artifact_repository(model.artifact_location).delete_artifacts()
+        if folder:  # on the same disk that is a new name, not another copy
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(f"{scratch}/model", folder)
+        else:
             client.log_model_artifacts(model.model_id, f"{scratch}/model")
     base = local_folder(client.get_experiment(model.experiment_id).artifact_location)
     if folder and base:

@@ -215,12 +215,10 @@ class ReleaseReader:
                 places = places[row[places] > -np.inf]
                 yield urls[places].tolist(), row[places].tolist()
 
-    @cached_property
+    @property
     def urls(self) -> list[str]:
         """The items in their order; none if the release was trained with a tree and has no trail."""
-        if "trail" in self.manifest:
-            return self.trail_inputs[0]
-        return [url for keys, _ in self.read_batches("items") for url in keys.to_pylist()]
+        return self.trail_inputs[0] if "trail" in self.manifest else self.items[0].tolist()
 
     @cached_property
     def trail_inputs(self) -> tuple[list[str], np.ndarray]:

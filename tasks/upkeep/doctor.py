@@ -131,9 +131,8 @@ def _examine_corpus(folder: Path) -> Iterator[Diagnosis]:
 def _examine_export(folder: Path) -> Iterator[Diagnosis]:
     manifest = read_json(folder / "manifest.json")
     yield from _find_altered({folder / name: about for name, about in list_files(manifest).items()})
-    yield Diagnosis(
-        "ok", str(folder), f"release of {manifest['num_users']:,} users and {manifest['num_items']:,} items"
-    )
+    summary = f"release of {manifest['num_users']:,} users and {manifest['num_items']:,} items"
+    yield Diagnosis("ok", str(folder), summary)
 
 
 def _examine_record(folder: Path) -> Iterator[Diagnosis]:
