@@ -60,9 +60,8 @@ def refuse_lost_champion(root: Root, registered: Registered, release: str | None
 
     release: that of the night, which may be the last that served: it was killed before it moved the alias, and completes that.
     """
-    served = [one for one in registered.versions if one.has_served and not one.is_copied]
-    if served and not registered.champion:
-        last = max(served, key=lambda one: (one.tags["promoted_at"], one.number))
+    last = registered.last_served
+    if last and not registered.champion:
         if release and _identify(root, release).items() <= last.tags.items():
             return
         raise HeldBackError(
@@ -116,12 +115,13 @@ def settle_aliases(
         if CHAMPION in aliases:
             refuse_lost_champion(root, registered, version.tags["release"])
             serves = name_release(champion) if champion else None
-            if gate and serves != gate.champion:
+            was_removed = not champion and registered.last_served  # the alias of this version, which serves again
+            if gate and serves != gate.champion and not was_removed:
                 before, now = (f"release {one}" if one else "no champion" for one in (gate.champion, serves))
                 raise ChampionMovedError(
                     f"version {number} was compared with {before}, but {now} serves now: the same command compares it again"
                 )
-            tags |= _promotion_tags(registered.aliases.get(CHAMPION))
+            tags |= _promotion_tags(registered, version)
         move_aliases(registry_uri(root, publish), version, tags, aliases)
     return alias_of(registered.aliases | dict.fromkeys(aliases, number), number)
 
@@ -175,7 +175,7 @@ def promote(
         if objection and not override:
             raise HeldBackError(f'{objection}: to promote it anyway, give --override "REASON"')
         given = override if objection else given
-        tags = _promotion_tags(before) | {"rolled_back_at": None, "rolled_back_from": None}
+        tags = _promotion_tags(registered, version) | {"rolled_back_at": None, "rolled_back_from": None}
         if given:
             tags |= {"gate": "overridden", "override_reason": shown(given)}
         move_aliases(registry_uri(root, publish), version, tags, [CHAMPION])
@@ -217,17 +217,11 @@ def rollback(
             if left == champion or (left.has_served and left.number > target.number):
                 # A rerun of its night must not promote it.
                 move_aliases(uri, left, {"rolled_back_at": at}, [])
-        back = {"rolled_back_from": str(champion.number), "rolled_back_at": None}
+        back = {"promoted_at": at, "rolled_back_from": str(champion.number), "rolled_back_at": None}
         move_aliases(uri, target, back, [CHAMPION])
         message = f"version {target.number} (release {name_release(target)}) serves again instead of {champion.number}"
         log(on_event, message)
     return _describe(target, champion.number, message, started)
-
-
-def rollback_targets(registered: Registered) -> set[int]:
-    """Return the version that a rollback of the champion makes champion; empty if there is none."""
-    before = registered.champion.tags.get("champion_before") if registered.champion else None
-    return {int(before)} if before else set()
 
 
 def pin_release(root: Root, release: str) -> None:
@@ -243,7 +237,7 @@ def pin_release(root: Root, release: str) -> None:
 
 
 def release_pins(root: Root, publish: PublishConfig) -> None:
-    """Unpin the generations of this root's releases, except those of champion, rollback target, challenger and the newest
+    """Unpin the generations of this root's releases, except those that a promotion or a rollback needs, and the newest
     `publish.keep_releases`. Generations of releases that this registry does not have stay pinned until gc."""
     from surf2vec.tasks.registry.ownership import Ownership  # imports MLflow
 
@@ -252,8 +246,7 @@ def release_pins(root: Root, publish: PublishConfig) -> None:
         owner = Ownership(root, publish)
         ours = [one for one in registered.versions if owner.owns_version(one)]
         numbers = {one.number for one in ours[-publish.keep_releases :]}
-        numbers |= set(registered.aliases.values()) | rollback_targets(registered)
-        needed = {one.tags.get("release") for one in registered.versions if one.number in numbers}
+        needed = {one.tags.get("release") for one in registered.versions if one.number in numbers | registered.needed}
         unneeded = {one.tags.get("release") for one in ours} - needed
         pinned = {path.stem for path in (root.store / "pinned").glob("*.json")}
         unpin_generations(root.store, keep=pinned - {str(release) for release in unneeded} - {"best"})
@@ -283,10 +276,13 @@ def _check_complete(root: Root, version: Version) -> None:
         verify_size(root.store / name, entry)
 
 
-def _promotion_tags(before: int | None) -> dict[str, str | None]:
+def _promotion_tags(registered: Registered, version: Version) -> dict[str, str | None]:
+    """Return the tags of a version that is promoted. A rollback goes to what served last, even if its alias was removed."""
     tags: dict[str, str | None] = {"promoted_at": _now()}
-    # Without a champion, as a person removed the alias, the rollback target stays.
-    return tags | {"champion_before": str(before)} if before else tags
+    last = registered.last_served
+    if last and last.number == version.number and "rolled_back_from" not in version.tags:
+        return tags  # a person removed its alias: the rollback target stays
+    return tags | {"champion_before": str(last.number) if last and last.number != version.number else None}
 
 
 def _describe(version: Version, before: int | None, message: str, started: float) -> dict[str, Any]:

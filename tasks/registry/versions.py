@@ -67,6 +67,22 @@ class Registered:
         return self.get(self.aliases.get(CHAMPION))
 
     @property
+    def last_served(self) -> Version | None:
+        """The champion or, if a person removed its alias, the version that served last."""
+        served = [one for one in self.versions if one.has_served and not one.is_copied]
+        return self.champion or max(served, key=lambda one: (one.tags["promoted_at"], one.number), default=None)
+
+    @property
+    def needed(self) -> set[int]:
+        """The versions that promotions and rollbacks choose: those with an alias, what served last, and what it replaced."""
+        needed, last = set(self.aliases.values()), self.last_served
+        if last:
+            needed.add(last.number)
+            if "rolled_back_from" not in last.tags:
+                needed.add(int(last.tags.get("champion_before", last.number)))
+        return needed
+
+    @property
     def serving(self) -> str | None:
         """The release with the alias champion."""
         return self.champion.tags.get("release") if self.champion else None

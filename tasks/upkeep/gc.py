@@ -1,7 +1,7 @@
 """`surf2vec gc`: removes what nothing refers to any more. Returns what it removed, with the bytes.
 
 A release stays if an alias names one of its versions, if it is among the newest `publish.keep_releases`, if the newest run made
-it, or if a rollback would choose it. When a release is removed, its version goes first, so that no client loads an incomplete
+it, if it served last (a person may have removed the alias), or if a rollback would choose it. When a release is removed, its version goes first, so that no client loads an incomplete
 one; then its export, its pinned generation and its copy in the root's own registry. Copies in another registry are complete
 without the root and stay, like everything that this root did not register. Records and reports of runs stay. A run whose
 release was removed starts from scratch if its command is repeated.
@@ -22,7 +22,6 @@ from surf2vec.tasks.corpus.folder import newest_corpus
 from surf2vec.tasks.ingest.sources import find_orphans, read_catalog
 from surf2vec.tasks.registry import tracking
 from surf2vec.tasks.registry.ownership import Ownership
-from surf2vec.tasks.registry.promotion import rollback_targets
 from surf2vec.tasks.registry.versions import Version
 from surf2vec.tasks.release.folder import EXPORT_MANIFEST
 from surf2vec.tasks.root.identity import find_record_uri, is_own_registry, is_same_registry
@@ -83,8 +82,7 @@ class References(Ownership):
                     "was removed; check --root and publish.tracking_uri"
                 )
         newest = list(dict.fromkeys(version.tags["release"] for version in versions))[: self.publish.keep_releases]
-        named = set(self.registered.aliases.values()) | rollback_targets(self.registered)
-        kept = {*newest, *(version.tags["release"] for version in versions if version.number in named)}
+        kept = {*newest, *(version.tags["release"] for version in versions if version.number in self.registered.needed)}
         return kept | ({self.newest_run.run_id} if self.newest_run else set())
 
     def is_judged(self, release: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from mlflow import MlflowClient
 
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.registry import releases, tracking
@@ -22,8 +23,9 @@ from surf2vec.tasks.registry.promotion import (
     pin_release,
     promote,
     read_registry,
+    refuse_lost_champion,
+    release_pins,
     rollback,
-    rollback_targets,
     settle_aliases,
 )
 from surf2vec.tasks.registry.publish import publish_release
@@ -303,10 +305,50 @@ def test_a_verdict_that_other_settings_changed_counts(root: Root) -> None:
     assert tags_of(root, 3)["gate"] == "passed"
 
 
-def test_where_a_rollback_would_go(root: Root) -> None:
-    assert rollback_targets(read_registry(root, PUBLISH)) == {1}
+def remove_champion(root: Root) -> None:
+    MlflowClient(root.tracking_uri).delete_registered_model_alias(PUBLISH.model_name, "champion")
+
+
+def test_which_versions_are_needed(root: Root) -> None:
+    def needed() -> set[int]:
+        return read_registry(root, PUBLISH).needed
+
+    assert needed() == {1, 2, 3}
+    remove_champion(root)
+    assert needed() == {1, 2, 3}  # a person may let what served last serve again, or then roll back
+    promote(root, PUBLISH, 2, None)
     rollback(root, PUBLISH, None)
-    assert rollback_targets(read_registry(root, PUBLISH)) == set()
+    assert needed() == {1, 3}
+    remove_champion(root)
+    assert needed() == {1, 3}
+
+
+def test_without_the_alias_the_files_of_what_served_last_stay(root: Root) -> None:
+    for release in ("r4", "r5"):
+        make_night(root, release, PASSED, PublishConfig(keep_releases=5))
+    rollback(root, PUBLISH, 2)
+    remove_champion(root)
+    release_pins(root, PublishConfig(keep_releases=1))
+    assert pins_of(root) == {"r2", "r5"}
+    with pytest.raises(HeldBackError, match=r"2 \(r2\) served last"):
+        refuse_lost_champion(root, read_registry(root, PUBLISH))
+    promote(root, PUBLISH, 2, None)
+    with pytest.raises(InputError, match="no version served before version 2"):  # r1 has no files any more
+        rollback(root, PUBLISH, None)
+
+
+def test_a_rollback_goes_to_what_served_last_though_its_alias_was_removed(root: Root) -> None:
+    make_night(root, "r4", PASSED, PublishConfig(keep_releases=4))
+    remove_champion(root)
+    promote(root, PUBLISH, 2, None)
+    assert rollback(root, PUBLISH, None)["model_version"] == 4
+
+
+def test_a_release_whose_alias_was_removed_serves_again_without_a_comparison(root: Root) -> None:
+    """As by the night of a root that was restored: what it was compared with serves no longer, and need not."""
+    remove_champion(root)
+    assert settle_aliases(root, PUBLISH, 2, GateStep(**PASSED, champion="r1")) == "champion"
+    assert rollback(root, PUBLISH, None)["release"] == "r1"
 
 
 def test_only_the_generation_of_a_release_is_pinned_under_its_name(root: Root) -> None:

@@ -9,10 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from mlflow import MlflowClient
 
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.queries.similar import similar_users
 from surf2vec.tasks.registry import tracking
+from surf2vec.tasks.registry.promotion import promote, rollback
 from surf2vec.tasks.registry.pull import pull
 from surf2vec.tasks.registry.releases import read_model
 from surf2vec.tasks.registry.versions import Registered, Version
@@ -109,6 +111,14 @@ def test_old_releases_go_whole_and_the_champion_stays(root: Root, tmp_path: Path
     check_champion(root, tmp_path / "out")
     again = collect(root)
     assert (again["removed"], again["bytes"]) == ([], 0)
+
+
+def test_what_served_last_stays_though_its_alias_was_removed(root: Root) -> None:
+    tracking.set_alias(root.tracking_uri, CONFIG.model_name, "champion", 6)
+    rollback(root, CONFIG, 3)
+    MlflowClient(root.tracking_uri).delete_registered_model_alias(CONFIG.model_name, "champion")
+    assert collect(root)["kept_releases"] == ["r3", "r5", "r6"]
+    assert promote(root, CONFIG, 3, None)["changed"]
 
 
 def test_a_release_that_is_a_link_goes_and_its_folder_elsewhere_stays(root: Root, tmp_path: Path) -> None:

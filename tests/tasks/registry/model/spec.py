@@ -84,10 +84,10 @@ class Spec:
         return self.versions.get(self.aliases.get("champion", 0))
 
     @property
-    def lost_champion(self) -> int | None:
-        """The version that served last, if a person removed the champion's alias."""
+    def last_served(self) -> int | None:
+        """The champion or, if a person removed its alias, the version that served last."""
         served = {one.served: number for number, one in self.versions.items() if one.served and not one.left}
-        return served[max(served)] if served and not self.champion else None
+        return self.aliases.get("champion") or (served[max(served)] if served else None)
 
     def _refuse(self, root: str) -> None:
         if root in self.forgetting:
@@ -96,8 +96,12 @@ class Spec:
     def night(self, root: str, day: int, verdict: str) -> None:
         """A new night, or the same again: that changes nothing, unless a person gave a reason since."""
         self._refuse(root)
-        last = self.versions.get(self.lost_champion or 0)
-        if last and not ((root, day) in self.nights and (last.root, last.release) == (root, f"r{day}")):
+        last = self.versions.get(self.last_served or 0)
+        if (
+            last
+            and not self.champion
+            and not ((root, day) in self.nights and (last.root, last.release) == (root, f"r{day}"))
+        ):
             raise RefusedError(HELD_BACK)
         run = self.nights.setdefault((root, day), Night(users_of(day, self.forgotten[root])))
         self.wrote()
@@ -135,11 +139,13 @@ class Spec:
         if not (champion and is_behind(version, champion)) and number > self.aliases.get("champion", 0):
             aliases += ["challenger"] * (number > self.aliases.get("challenger", 0))
             aliases += ["champion"] * (champion is None or (verdict != "held" and not version.left))
-        self._move(number, aliases, gate=gate, **(self._promoted(version) if "champion" in aliases else {}))
+        self._move(number, aliases, gate=gate, **(self._promoted(number) if "champion" in aliases else {}))
 
-    def _promoted(self, version: Version) -> dict[str, Any]:
-        newest = max(one.served for one in self.versions.values())
-        return {"before": self.aliases.get("champion", version.before), "served": 1 + newest}
+    def _promoted(self, number: int) -> dict[str, Any]:
+        """What served last is the rollback target; of what served last itself, its own stays, if it replaced that."""
+        version, last = self.versions[number], self.last_served
+        before = last if last != number else None if version.back_from else version.before
+        return {"before": before, "served": 1 + max(one.served for one in self.versions.values())}
 
     def _move(self, number: int, aliases: list[str], **tags: Any) -> None:
         """Change tags of a version, then let aliases name it: in one transaction, but on a server one after the other."""
@@ -168,7 +174,7 @@ class Spec:
             raise RefusedError(HELD_BACK)
         given = reason if is_held else version.reason
         tags = {"gate": "overridden", "reason": given} if given else {}
-        self._move(number, ["champion"], **tags, **self._promoted(version), left=False, back_from=None)
+        self._move(number, ["champion"], **tags, **self._promoted(number), left=False, back_from=None)
 
     def _check(self, root: str, number: int) -> None:
         if self.versions[number].root != root:
@@ -190,7 +196,9 @@ class Spec:
         for other, one in sorted(self.versions.items()):
             if other == at or (one.served and not one.left and other > target):
                 self._move(other, [], left=True)
-        self._move(target, ["champion"], left=False, back_from=at)
+        self._move(
+            target, ["champion"], served=1 + max(one.served for one in self.versions.values()), left=False, back_from=at
+        )
 
     def forget(self, root: str, user: str) -> None:
         """All versions of the root that have the user go. What serves comes back without, with its verdict and its place."""
@@ -239,18 +247,18 @@ class Spec:
         self.gone, self.lost = self.gone - {number}, self.lost - {root}
 
     def delete(self, _: str, what: str, name: str) -> None:
-        """With the champion goes what only it needed: the one that served before need not be complete any more."""
+        """With the champion goes what only it needed: what served before, and what that replaced, need not be complete."""
         self.versions.pop(int(name) if what == "model_version" else 0, None)
         self.aliases = {alias: at for alias, at in self.aliases.items() if at in self.versions and alias != name}
-        if (last := self.lost_champion) and last not in self.complete[self.versions[last].root]:
-            self.gone |= {last}
+        for root in ROOTS:
+            self.gone |= list_needed(self, root) - self.complete[root]
 
 
 def list_needed(spec: Spec, root: str) -> set[int]:
     """The versions of a root that a promotion or a rollback may choose, which gc and the nights must leave complete."""
-    named = {*spec.aliases.values(), spec.lost_champion}
-    if spec.champion and not spec.champion.back_from:
-        named.add(spec.champion.before)
+    named = {*spec.aliases.values(), spec.last_served}
+    if (last := spec.versions.get(spec.last_served or 0)) and not last.back_from:
+        named.add(last.before)
     return {number for number, one in spec.versions.items() if number in named - spec.gone and one.root == root}
 
 
