@@ -41,11 +41,7 @@ def is_unavailable(task: Any, task_run: Any, state: Any) -> bool:
     return isinstance(error, UnavailableError)
 
 
-RETRIES: dict[str, Any] = {
-    "retries": len(WAITS),
-    "retry_delay_seconds": WAITS,
-    "retry_condition_fn": is_unavailable,
-}
+RETRIES: dict[str, Any] = {"retries": len(WAITS), "retry_delay_seconds": WAITS, "retry_condition_fn": is_unavailable}
 
 TASKS: list[Task[..., Any]] = [
     task(name="ingest")(steps.ingest_events),

@@ -75,14 +75,16 @@ def side_of(corpus: Corpus, generation: Generation) -> Ranker:
     return Ranker(corpus, BothParts(generation, corpus), score_of(generation, counts), generation.vector_size)
 
 
-def open_side(root: Root, release: str) -> Ranker | str:
+def open_side(root: Root, release: str, on_event: OnEvent = ignore_event) -> Ranker | str:
     """Return the ranker of a pinned release, or a text that says what is missing. Raises DamageError for altered files."""
     generation = find_pinned(root.store, release)
     if generation is not None:
         corpus_dir = root.corpus(generation.manifest["window_id"])
         if (corpus_dir / CORPUS_MANIFEST).exists():
             corpus = open_corpus(corpus_dir)
-            frozen = FrozenItems(generation, corpus.count_training_tokens(), generation.config.threads)
+            frozen = FrozenItems(
+                generation, corpus.count_training_tokens(), generation.config.threads, on_event=on_event
+            )
             return replace(side_of(corpus, generation), frozen=frozen)
     return f"the corpus or the pinned generation of release {release} is gone"
 
@@ -107,7 +109,7 @@ def evaluate_and_compare(
         return evaluation
     if champion is None:
         return evaluation | {"comparison": {"champion": None, "reason": "there is no champion"}}
-    other = open_side(root, champion)
+    other = open_side(root, champion, on_event)
     if isinstance(other, str):
         return evaluation | {"comparison": {"champion": champion, "reason": other}}
     result = compare_releases(side_of(corpus, generation), other, root.path / name, drop, memory_bytes, on_event)

@@ -354,7 +354,7 @@ def measure_loss(
     if "storage" not in manifest or not num_users:
         return {}
     projection = read_projection(release.path(PROJECTION_FILE)) if "projection" in manifest else None
-    frozen = FrozenItems(generation, corpus.count_training_tokens(), threads)
+    frozen = FrozenItems(generation, corpus.count_training_tokens(), threads, on_event=on_event)
     in_full = score_of(generation, frozen.blocks.counts)
     as_stored = score_of(generation, frozen.blocks.counts, partial(project, projection=projection))
 

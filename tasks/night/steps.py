@@ -84,7 +84,8 @@ def _find_or_plan(night: NightContext, logs: list[str], on_event: OnEvent) -> Ru
     config, root = night.config, night.root
     inputs, digest = night.request()
     found = runs.find_run(root, digest)
-    promotion.refuse_lost_champion(root, read_registry(root, config.publish), found.run_id if found else None)
+    registry = read_registry(root, config.publish)
+    promotion.refuse_lost_champion(root, registry, found.run_id if found else None)
     if found:
         for kind in runs.list_gone(found):
             if kind is records.TrainStep:
@@ -93,7 +94,7 @@ def _find_or_plan(night: NightContext, logs: list[str], on_event: OnEvent) -> Ru
                 found.reopen(kind)
         if found.record().steps.train:
             return found
-    champion = promotion.find_champion(root, config.publish)
+    champion = registry.serving
     if champion and restore_run_record(root, config.publish, champion, on_event) and not found:
         found = runs.find_run(root, digest)
     if found and champion in (found.record().champion, found.run_id):
@@ -304,7 +305,7 @@ def _push_to(night: NightContext, url: str, on_event: OnEvent) -> dict[str, Any]
             return push(store, pushed, False, on_event, read_tombstones(root))
     except SurfError as error:
         log(on_event, f"the push to {place} failed, the release stays: {error}")
-        champion = promotion.find_champion(root, publish) or "none"
+        champion = read_registry(root, publish).serving or "none"
         night.reporter.raise_alarm(PUSH_FAILED, champion, store=place, reason=str(error))
         return {"store": place, "error": str(error)}
 
@@ -334,12 +335,11 @@ def _judge(night: NightContext, run: Run, on_event: OnEvent) -> None:
     def make() -> records.GateStep:
         registry = read_registry(night.root, night.config.publish)
         promotion.refuse_lost_champion(night.root, registry, run.run_id)
-        spaces = {promotion.name_release(version): version.tags.get("space_id", "") for version in registry.versions}
-        champion = promotion.name_release(registry.champion) if registry.champion else None
+        spaces = {version.release: version.tags.get("space_id", "") for version in registry.versions}
         window = select_window(night.root, night.since, night.until, night.config.window_days)
-        has_served = promotion.has_served(night.root, registry, run.run_id)
+        has_served = any("promoted_at" in one.tags for one in promotion.versions_of(night.root, registry, run.run_id))
         judged = records.GateStep(
-            **gate_task.judge_release(gate_task.open_case(run, gate, champion, spaces, window, has_served))
+            **gate_task.judge_release(gate_task.open_case(run, gate, registry.serving, spaces, window, has_served))
         )
         is_first = judged.verdict == "first"
         log(on_event, "there is no champion to compare the release with" if is_first else describe_gate(judged))

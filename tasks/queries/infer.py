@@ -306,6 +306,7 @@ def _write(all_users: InferPart, query: Inference, on_event: OnEvent, fan_out: F
 def infer_part(part: InferPart, on_event: OnEvent) -> Path:
     """Infer a part's micro-partitions in order, into its file, which is returned. Its bytes do not depend on the batches."""
     release = part.release
+    release.items.on_event = on_event
     group_bytes = part.rows // 2 * 4 * release.generation.vector_size
     num_done, total = 0, int(part.corpus.users.sum())
     with open_writer(part.path, release.schema) as writer:

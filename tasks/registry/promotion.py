@@ -49,42 +49,24 @@ def lock_aliases(root: Root) -> Iterator[None]:
         yield
 
 
-def find_champion(root: Root, publish: PublishConfig) -> str | None:
-    """Return the release that serves, if there is one. Raises ResourceError when MLflow cannot be reached."""
-    champion = read_registry(root, publish).champion
-    return name_release(champion) if champion else None
-
-
 def refuse_lost_champion(root: Root, registered: Registered, release: str | None = None) -> None:
     """Raise HeldBackError if releases served but none has the alias champion: without it the next would serve unchecked.
 
     release: that of the night, which may be the last that served: it was killed before it moved the alias, and completes that.
     """
     last = registered.last_served
-    if last and not registered.champion:
-        if release and _identify(root, release).items() <= last.tags.items():
-            return
+    if last and not registered.champion and last not in versions_of(root, registered, release):
         raise HeldBackError(
             f"the alias {CHAMPION} of {last.name} was removed in the registry, so there is nothing to compare a night "
-            f"with. Of the versions that are left, {last.number} ({name_release(last)}) served last. `surf2vec promote VERSION`, "
+            f"with. Of the versions that are left, {last.number} ({last.release}) served last. `surf2vec promote VERSION`, "
             "in the root that made it, lets it or another serve"
         )
 
 
-def name_release(version: Version) -> str:
-    """Return the release of a version, or "version N" if surf2vec did not register it."""
-    return version.tags.get("release", f"version {version.number}")
-
-
-def has_served(root: Root, registered: Registered, release: str) -> bool:
-    """Return whether a release of this root ever served; another root may have one with the same name."""
-    own = _identify(root, release)
-    return any(own.items() <= one.tags.items() and "promoted_at" in one.tags for one in registered.versions)
-
-
-def _identify(root: Root, release: str) -> dict[str, str | None]:
-    """Return the tags of the versions of a release of this root."""
-    return {"release": release, ROOT_TAG: read_root_id(root)}
+def versions_of(root: Root, registered: Registered, release: str | None) -> list[Version]:
+    """Return the versions of a release of this root; another root may have one with the same name."""
+    own = {"release": release, ROOT_TAG: read_root_id(root)}
+    return [one for one in registered.versions if own.items() <= one.tags.items()]
 
 
 def settle_aliases(
@@ -114,10 +96,11 @@ def settle_aliases(
             aliases = []
         if CHAMPION in aliases:
             refuse_lost_champion(root, registered, version.tags["release"])
-            serves = name_release(champion) if champion else None
             was_removed = not champion and registered.last_served  # the alias of this version, which serves again
-            if gate and serves != gate.champion and not was_removed:
-                before, now = (f"release {one}" if one else "no champion" for one in (gate.champion, serves))
+            if gate and registered.serving != gate.champion and not was_removed:
+                before, now = (
+                    f"release {one}" if one else "no champion" for one in (gate.champion, registered.serving)
+                )
                 raise ChampionMovedError(
                     f"version {number} was compared with {before}, but {now} serves now: the same command compares it again"
                 )
@@ -219,7 +202,7 @@ def rollback(
                 move_aliases(uri, left, {"rolled_back_at": at}, [])
         back = {"promoted_at": at, "rolled_back_from": str(champion.number), "rolled_back_at": None}
         move_aliases(uri, target, back, [CHAMPION])
-        message = f"version {target.number} (release {name_release(target)}) serves again instead of {champion.number}"
+        message = f"version {target.number} (release {target.release}) serves again instead of {champion.number}"
         log(on_event, message)
     return _describe(target, champion.number, message, started)
 

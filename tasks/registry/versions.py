@@ -43,6 +43,11 @@ class Version:
         return f"models:/{self.name}/{self.number}"
 
     @property
+    def release(self) -> str:
+        """The release, or "version N" if surf2vec did not register it."""
+        return self.tags.get("release", f"version {self.number}")
+
+    @property
     def has_served(self) -> bool:
         """Whether it served, and was not rolled back since."""
         return {"promoted_at", "rolled_back_at"} & self.tags.keys() == {"promoted_at"}
@@ -75,17 +80,14 @@ class Registered:
     @property
     def needed(self) -> set[int]:
         """The versions that promotions and rollbacks choose: those with an alias, what served last, and what it replaced."""
-        needed, last = set(self.aliases.values()), self.last_served
-        if last:
-            needed.add(last.number)
-            if "rolled_back_from" not in last.tags:
-                needed.add(int(last.tags.get("champion_before", last.number)))
-        return needed
+        last = self.last_served
+        before = last and "rolled_back_from" not in last.tags and last.tags.get("champion_before")
+        return {*self.aliases.values(), *([last.number] if last else []), *([int(before)] if before else [])}
 
     @property
     def serving(self) -> str | None:
         """The release with the alias champion."""
-        return self.champion.tags.get("release") if self.champion else None
+        return self.champion.release if self.champion else None
 
     @property
     def numbers(self) -> dict[str, int]:

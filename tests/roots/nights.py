@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from surf2vec.tasks.config import PublishConfig
-from surf2vec.tasks.registry.promotion import find_champion, pin_release, release_pins
+from surf2vec.tasks.registry.promotion import pin_release, release_pins
 from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.root.records import RegisterStep
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.config import TrainConfig
@@ -58,7 +59,7 @@ def make_night(root: Root, release: str, gate: dict[str, Any], publish: PublishC
         corpus_dir = make_corpus(root, 10, 2, f"window-{release}")
         commit_generation(root, corpus_dir, seed=int(release[1:]))
         export_release(root, release, corpus_dir, open_generation(root.store))  # type: ignore[arg-type]
-    steps = {"gate": {"champion": find_champion(root, publish)} | gate}
+    steps = {"gate": {"champion": read_registry(root, publish).serving} | gate}
     config, created_at = {"publish": publish.model_dump()}, f"2026-01-01T00:{int(release[1:]):02}:00"
     record = write_run_record(release, steps, run_id=release, created_at=created_at, config=config)
     pin_release(root, release)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from surf2vec.tasks.config import PublishConfig
-from surf2vec.tasks.registry.promotion import find_champion, lock_aliases, promote, rollback
+from surf2vec.tasks.registry.promotion import lock_aliases, promote, rollback
+from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.root.run import Root, lock_root
 from surf2vec.tasks.upkeep.gc import collect_garbage
 from surf2vec.trainer.store.writer import lock_store
@@ -57,7 +58,7 @@ def test_ten_thousand_reads_meet_whole_releases_and_no_error(tmp_path: Path, sto
         night += 1
         make_night(root, f"r{night}", PASSED, publish)
         rollback(root, publish, None)
-        assert find_champion(root, publish) == f"r{night - 1}"
+        assert read_registry(root, publish).serving == f"r{night - 1}"
         promote(root, publish, night, "it was not its fault")
         time.sleep(0.5)
         with lock_root(root, "gc"), lock_aliases(root), lock_store(root.store):

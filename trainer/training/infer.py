@@ -45,10 +45,15 @@ class FrozenItems:
     """A trained item table with at most one block in memory, and the settings and tables to fit users to it."""
 
     def __init__(
-        self, generation: Generation, counts: NDArray[np.int64], threads: int, items: Items | None = None
+        self,
+        generation: Generation,
+        counts: NDArray[np.int64],
+        threads: int,
+        items: Items | None = None,
+        on_event: OnEvent = ignore_event,
     ) -> None:
         """counts int64[V]: how often training saw each item in an epoch; items: the only block, if it is in memory."""
-        self.config, self.generation = replace(generation.config, threads=threads), generation
+        self.config, self.generation, self.on_event = replace(generation.config, threads=threads), generation, on_event
         self.recency: float = generation.manifest["recency"]
         self.blocks = ItemBlocks(self.config, counts, generation.num_blocks)
         self._admitted = None if items is None else (0, items, self.blocks.targets(0))
@@ -81,13 +86,15 @@ def infer_vectors(
     """
     if not frozen.config.interest_size:
         return Rows(np.empty((len(hashes), 0), dtype=np.float32), np.empty(len(hashes), dtype=np.float32))
-    num_blocks = frozen.blocks.num_blocks
+    num_blocks, num_turns = frozen.blocks.num_blocks, frozen.config.epochs * frozen.blocks.num_blocks
     histories = Histories(hashes, tokens, offsets, offsets[1:], np.zeros(len(hashes), dtype=bool))
     rows = begin_users(frozen.config, hashes) if begun is None else begun
-    for epoch in range(frozen.config.epochs):
-        for turn in range(num_blocks):
-            block = turn if epoch % 2 == 0 else num_blocks - 1 - turn  # begins with the block in memory
-            _fit_to_block(frozen, block, histories, rows, epoch)
+    for done in range(num_turns):
+        epoch, turn = divmod(done, num_blocks)
+        block = turn if epoch % 2 == 0 else num_blocks - 1 - turn  # begins with the block in memory
+        _fit_to_block(frozen, block, histories, rows, epoch)
+        if num_blocks > 1:
+            log_progress(frozen.on_event, "fit", done + 1, num_turns, "item blocks")
     return rows
 
 
@@ -203,7 +210,7 @@ class RefitPart:
 def refit_part(part: RefitPart, on_event: OnEvent) -> list[tuple[str, int, dict[str, Any]]]:
     """Fit the held-out users of a part. Returns kind, number and manifest entry of each written file."""
     corpus, begin = part.corpus, part.begin
-    frozen = FrozenItems(part.generation, np.load(part.counts, allow_pickle=False), part.threads)
+    frozen = FrozenItems(part.generation, np.load(part.counts, allow_pickle=False), part.threads, on_event=on_event)
     writer = _next_writer(part.generation)
     first = (lambda key: begin(*key)) if begin else None
 

@@ -13,7 +13,8 @@ from surf2vec.tasks.night.night import make_night
 from surf2vec.tasks.night.preview import dry_run
 from surf2vec.tasks.night.summary import announce_run
 from surf2vec.tasks.registry import mlflow_runs
-from surf2vec.tasks.registry.promotion import find_champion, promote, rollback
+from surf2vec.tasks.registry.promotion import promote, rollback
+from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.root.records import RunRecord
 from surf2vec.tasks.root.run import Root, Run
 from surf2vec.trainer.errors import HeldBackError, ResourceError
@@ -82,7 +83,7 @@ def test_a_night_whose_champion_has_lost_its_alias_waits_for_a_person(night: Nig
         dry_run(night, [], ignore_event)
     assert not list(root.path.glob("runs/[!r]*/run.json"))
     promote(root, PUBLISH, 2, None)
-    assert find_champion(root, PUBLISH) == "r2"
+    assert read_registry(root, PUBLISH).serving == "r2"
     assert rollback(root, PUBLISH, None)["release"] == "r1"  # it is known still what served before
 
 
@@ -101,7 +102,7 @@ def test_an_alias_that_is_removed_while_a_night_trains_lets_nothing_serve(
         steps._judge(night, run, ignore_event)
     with pytest.raises(HeldBackError, match=refused):
         nights.make_night(root, "r4", nights.FIRST | {"champion": None})
-    assert find_champion(root, PUBLISH) is None
+    assert read_registry(root, PUBLISH).serving is None
     promote(root, PUBLISH, 2, None)
     assert nights.make_night(root, "r4", nights.PASSED).alias == "champion"
 

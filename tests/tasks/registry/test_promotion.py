@@ -17,8 +17,6 @@ from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.registry import releases, tracking
 from surf2vec.tasks.registry.promotion import (
     choose_aliases,
-    find_champion,
-    has_served,
     lock_aliases,
     pin_release,
     promote,
@@ -27,6 +25,7 @@ from surf2vec.tasks.registry.promotion import (
     release_pins,
     rollback,
     settle_aliases,
+    versions_of,
 )
 from surf2vec.tasks.registry.publish import publish_release
 from surf2vec.tasks.registry.releases import add_serving
@@ -87,10 +86,10 @@ def test_which_aliases_a_version_takes(
 
 def test_a_held_night_is_the_challenger_and_the_champion_keeps_serving(root: Root) -> None:
     assert aliases_of(root) == {"challenger": 3, "champion": 2}
-    assert find_champion(root, PUBLISH) == "r2"
+    assert read_registry(root, PUBLISH).serving == "r2"
     registered, other = read_registry(root, PUBLISH), Root(root.path / "other")
-    assert [has_served(root, registered, release) for release in ("r1", "r2", "r3")] == [True, True, False]
-    assert not has_served(other, registered, "r2")
+    assert [one.number for release in ("r1", "r3") for one in versions_of(root, registered, release)] == [1, 3]
+    assert not versions_of(other, registered, "r2")
     assert [tags_of(root, number)["gate"] for number in (1, 2, 3)] == ["first", "passed", "held"]
     assert tags_of(root, 3)["held_by"] == "newest_day_events, users"
     assert tags_of(root, 2)["champion_before"] == "1"

@@ -8,8 +8,8 @@ import pytest
 
 from surf2vec.tasks.config import PublishConfig
 from surf2vec.tasks.registry import mlflow_runs, tracking
-from surf2vec.tasks.registry.promotion import find_champion
 from surf2vec.tasks.registry.publish import publish_release
+from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.registry.versions import read_tags
 from surf2vec.tasks.root.identity import (
     ENVIRONMENT,
@@ -145,7 +145,7 @@ def test_all_that_is_registered_says_by_which_root(tmp_path: Path, monkeypatch: 
     [version] = client.search_model_versions()
     assert [one[ROOT_TAG] for one in (run.data.tags, logged.tags, read_tags(version.tags))] == [root_id] * 3
     monkeypatch.delenv(ENVIRONMENT)
-    assert find_champion(root, PublishConfig()) == "r1"  # a bare command looks there
+    assert read_registry(root, PublishConfig()).serving == "r1"  # a bare command looks there
     assert not (root.path / "mlflow.db").exists()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from surf2vec.tasks.config import NightlyConfig, PublishConfig
-from surf2vec.tasks.registry.promotion import find_champion
+from surf2vec.tasks.registry.releases import read_registry
 from surf2vec.tasks.root.records import ReleaseBefore
 from surf2vec.tasks.root.run import Root
 from surf2vec.tasks.training import beginning
@@ -101,6 +101,6 @@ def test_a_log_without_times_never_grows_old() -> None:
 
 
 def test_a_new_root_has_nothing_to_build_on(tmp_path: Path) -> None:
-    assert find_champion(Root(tmp_path), PublishConfig()) is None
+    assert read_registry(Root(tmp_path), PublishConfig()).serving is None
     assert open_base(Root(tmp_path), "one") is None
     assert not (tmp_path / "mlflow.db").exists()

@@ -119,6 +119,13 @@ def test_in_blocks_users_land_near_the_trained_ones_however_they_are_grouped(job
     assert np.median(np.concatenate(cosines)) > 0.8
 
 
+def test_in_blocks_progress_moves_with_each_block(job_in_blocks: Job) -> None:
+    told: list[dict[str, Any]] = []
+    refit_held_out(job_in_blocks, open_corpus(job_in_blocks.corpus_dir), {}, lambda _, values: told.append(values))
+    turns, blocks = 3 * job_in_blocks.config.epochs, [one for one in told if one["unit"] == "item blocks"]
+    assert [(one["step"], one["done"], one["total"]) for one in blocks] == [("fit", n + 1, turns) for n in range(turns)]
+
+
 def test_in_blocks_the_refit_changes_the_held_out_users_only(job_in_blocks: Job) -> None:
     items = read_item_table(open_generation(job_in_blocks.store_dir))
     np.testing.assert_array_equal(read_item_table(refit(job_in_blocks)).outputs.vectors, items.outputs.vectors)

@@ -96,12 +96,8 @@ class Spec:
     def night(self, root: str, day: int, verdict: str) -> None:
         """A new night, or the same again: that changes nothing, unless a person gave a reason since."""
         self._refuse(root)
-        last = self.versions.get(self.last_served or 0)
-        if (
-            last
-            and not self.champion
-            and not ((root, day) in self.nights and (last.root, last.release) == (root, f"r{day}"))
-        ):
+        last = None if self.champion else self.versions.get(self.last_served or 0)
+        if last and not ((root, day) in self.nights and (last.root, last.release) == (root, f"r{day}")):
             raise RefusedError(HELD_BACK)
         run = self.nights.setdefault((root, day), Night(users_of(day, self.forgotten[root])))
         self.wrote()

@@ -119,7 +119,7 @@ class World:
         corpus = trained.corpora()[0]
         run.update(
             created_at=now().isoformat(), window_id=corpus.name, request=run.run_id,
-            champion=promotion.find_champion(root, self.publish), config=self.config.model_dump(mode="json"),
+            champion=self.read().serving, config=self.config.model_dump(mode="json"),
         )  # fmt: skip
         generation = open_generation(trained.store)
         with spared(), lock_store(root.store):
