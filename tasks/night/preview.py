@@ -103,9 +103,8 @@ def _plan(night: NightContext, champion: str | None) -> tuple[Run, bool]:
     found = find_run(night.root, digest)
     if found and (found.record().steps.report or found.record().steps.unchanged):
         return found, True
-    plan = plan_night(
-        night.root, champion, NightRequest(night.config.train, night.config.nightly, inputs, night.is_full), digest
-    )
+    request = NightRequest(night.config.train, night.config.nightly, inputs, night.is_full)
+    plan = plan_night(night.root, champion, request, digest)
     run = Run(night.root, RUN_ID)  # of no run that the root has: its folder is not a link
     window_id = night.corpus_request(plan).name(night.root)
     run.update(created_at=datetime.now(UTC).isoformat(timespec="seconds"), window_id=window_id, **dict(plan))

@@ -338,9 +338,8 @@ def _judge(night: NightContext, run: Run, on_event: OnEvent) -> None:
         spaces = {version.release: version.tags.get("space_id", "") for version in registry.versions}
         window = select_window(night.root, night.since, night.until, night.config.window_days)
         has_served = any("promoted_at" in one.tags for one in promotion.versions_of(night.root, registry, run.run_id))
-        judged = records.GateStep(
-            **gate_task.judge_release(gate_task.open_case(run, gate, registry.serving, spaces, window, has_served))
-        )
+        case = gate_task.open_case(run, gate, registry.serving, spaces, window, has_served)
+        judged = records.GateStep(**gate_task.judge_release(case))
         is_first = judged.verdict == "first"
         log(on_event, "there is no champion to compare the release with" if is_first else describe_gate(judged))
         return judged

@@ -1,10 +1,10 @@
 """`surf2vec gc`: removes what nothing refers to any more. Returns what it removed, with the bytes.
 
 A release stays if a promotion or a rollback needs one of its versions, if it is among the newest `publish.keep_releases`, or if
-the newest run made it. When a release is removed, its version goes first, so that no client loads an incomplete
-one; then its export, its pinned generation and its copy in the root's own registry. Copies in another registry are complete
-without the root and stay, like everything that this root did not register. Records and reports of runs stay. A run whose
-release was removed starts from scratch if its command is repeated.
+the newest run made it. When a release is removed, its version goes first, so that no client loads an incomplete one; then its
+export, its pinned generation and its copy in the root's own registry. Copies in another registry are complete without the root
+and stay, like everything that this root did not register. Records and reports of runs stay. A run whose release was removed
+starts from scratch if its command is repeated.
 """
 
 import re

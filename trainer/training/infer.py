@@ -119,8 +119,7 @@ def infer_parts(
 
     begin: returns the first rows of a part's users; None: as in training.
     """
-    group: list[tuple[Key, Histories]] = []
-    num_bytes = 0
+    group, num_bytes = list[tuple[Key, Histories]](), 0
     for key, histories in parts:
         group.append((key, histories))
         num_bytes += 4 * (histories.num_users * frozen.config.interest_size + len(histories.tokens))
