@@ -64,7 +64,7 @@ def restore(root: Root, uri: str, tracking_uri: str, on_event: OnEvent = ignore_
     if not root.sources.exists():
         Catalog(generation["partitions"], key_fingerprint, sources["rules"]).write(root)
     if not (root.path / FILE).exists():
-        log(on_event, f"the list of forgotten users is lost: if there were any, restore {KEY_FILE} and {FILE} before new logs")
+        log(on_event, f"the list of forgotten users is lost: if any, restore {KEY_FILE} and {FILE} before new logs")
     return {
         "release": release,
         "model_version": version.number,
