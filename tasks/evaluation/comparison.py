@@ -75,16 +75,14 @@ def side_of(corpus: Corpus, generation: Generation) -> Ranker:
     return Ranker(corpus, BothParts(generation, corpus), score_of(generation, counts), generation.vector_size)
 
 
-def open_side(root: Root, release: str, on_event: OnEvent = ignore_event) -> Ranker | str:
+def open_side(root: Root, release: str) -> Ranker | str:
     """Return the ranker of a pinned release, or a text that says what is missing. Raises DamageError for altered files."""
     generation = find_pinned(root.store, release)
     if generation is not None:
         corpus_dir = root.corpus(generation.manifest["window_id"])
         if (corpus_dir / CORPUS_MANIFEST).exists():
             corpus = open_corpus(corpus_dir)
-            frozen = FrozenItems(
-                generation, corpus.count_training_tokens(), generation.config.threads, on_event=on_event
-            )
+            frozen = FrozenItems(generation, corpus.count_training_tokens(), generation.config.threads)
             return replace(side_of(corpus, generation), frozen=frozen)
     return f"the corpus or the pinned generation of release {release} is gone"
 
@@ -109,7 +107,7 @@ def evaluate_and_compare(
         return evaluation
     if champion is None:
         return evaluation | {"comparison": {"champion": None, "reason": "there is no champion"}}
-    other = open_side(root, champion, on_event)
+    other = open_side(root, champion)
     if isinstance(other, str):
         return evaluation | {"comparison": {"champion": champion, "reason": other}}
     result = compare_releases(side_of(corpus, generation), other, root.path / name, drop, memory_bytes, on_event)
@@ -145,7 +143,7 @@ def compare_releases(
     check_memory(challenger.corpus, champion.scores, vector_bytes, memory_bytes - held_bytes)
     scores = challenger.scores, champion.scores
     answers = rank_all(
-        make_pairs(challenger, champion, *matched),
+        make_pairs(challenger, champion, *matched, on_event),
         lambda *pair, **report: tuple(
             rank_held_out(*side, **report) for side in zip(pair, scores, is_shared, strict=True)
         ),
@@ -201,7 +199,11 @@ def match_items(first: Path, second: Path) -> tuple[NDArray[np.int64], NDArray[n
 
 
 def make_pairs(
-    challenger: Ranker, champion: Ranker, to_champion: NDArray[np.int64], to_challenger: NDArray[np.int64]
+    challenger: Ranker,
+    champion: Ranker,
+    to_champion: NDArray[np.int64],
+    to_challenger: NDArray[np.int64],
+    on_event: OnEvent = ignore_event,
 ) -> Iterator[Pair]:
     """Yield the pairs of each micro-partition that has some; to_champion, to_challenger: the result of `match_items`."""
     pairs: Iterable[tuple[Pair, Histories]] = (
@@ -212,7 +214,7 @@ def make_pairs(
     if champion.frozen is None:
         yield from (pair for pair, _ in pairs)
     else:
-        for (question, champion_question), vectors in infer_whole(champion.frozen, pairs):
+        for (question, champion_question), vectors in infer_whole(champion.frozen, pairs, on_event=on_event):
             yield question, replace(champion_question, vectors=vectors)
 
 

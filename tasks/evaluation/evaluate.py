@@ -354,7 +354,7 @@ def measure_loss(
     if "storage" not in manifest or not num_users:
         return {}
     projection = read_projection(release.path(PROJECTION_FILE)) if "projection" in manifest else None
-    frozen = FrozenItems(generation, corpus.count_training_tokens(), threads, on_event=on_event)
+    frozen = FrozenItems(generation, corpus.count_training_tokens(), threads)
     in_full = score_of(generation, frozen.blocks.counts)
     as_stored = score_of(generation, frozen.blocks.counts, partial(project, projection=projection))
 
@@ -366,7 +366,8 @@ def measure_loss(
         sides = (question, in_full), (replace(question, vectors=stored), as_stored)
         return tuple(rank_held_out(*side, **report) for side in sides)
 
-    asked = ((replace(one, vectors=found),) for one, found in infer_whole(frozen, questions(corpus, None)))
+    fitted = infer_whole(frozen, questions(corpus, None), on_event=on_event)
+    asked = ((replace(one, vectors=found),) for one, found in fitted)
     answers = rank_all(asked, rank, on_event, "loss", num_users, num_pieces=2 * in_full.num_pieces)
     full, stored = (float((one.ranks <= 10).mean()) for one in answers)
     return {"export_hit_at_10": stored, "export_hit_at_10_loss": full - stored}

@@ -51,8 +51,7 @@ def dry_run(night: NightContext, logs: list[str], on_event: OnEvent) -> dict[str
         raise ResourceError(f"a writer is at work in {place}: wait until it has ended")
     beside = next(one for one in place.absolute().parents if one.is_dir())
     disk = beside if os.access(beside, os.W_OK) else None
-    registry = read_registry(night.root, night.config.publish)
-    refuse_lost_champion(night.root, registry)
+    refuse_lost_champion(night.root, read_registry(night.root, night.config.publish))
     with tempfile.TemporaryDirectory(prefix=".surf2vec-dry-run-", dir=disk) as name:
         shadow = replace(night, root=make_shadow(place, Path(name) / "root"))
         known, started = read_catalog(shadow.root).entries.keys(), time.monotonic()
@@ -60,10 +59,9 @@ def dry_run(night: NightContext, logs: list[str], on_event: OnEvent) -> dict[str
             work = (night.config.store.partitions, night.config.host_bytes, night.config.threads, on_event)
             ingested = ingest(shadow.root, logs, night.config.ingest, *work, days=night.days)
             ingest_seconds = time.monotonic() - started
-            run, is_known = _plan(shadow, registry.serving)
-            new = sorted(
-                one["name"] for digest, one in read_catalog(shadow.root).entries.items() if digest not in known
-            )
+            run, is_known = _plan(shadow, read_registry(night.root, night.config.publish).serving)
+            entries = read_catalog(shadow.root).entries
+            new = sorted(one["name"] for digest, one in entries.items() if digest not in known)
             result = {
                 "dry_run": True,
                 "sources": {"new": new, "known": len(known)},
@@ -103,8 +101,8 @@ def _plan(night: NightContext, champion: str | None) -> tuple[Run, bool]:
     found = find_run(night.root, digest)
     if found and (found.record().steps.report or found.record().steps.unchanged):
         return found, True
-    request = NightRequest(night.config.train, night.config.nightly, inputs, night.is_full)
-    plan = plan_night(night.root, champion, request, digest)
+    asked = NightRequest(night.config.train, night.config.nightly, inputs, night.is_full)
+    plan = plan_night(night.root, champion, asked, digest)
     run = Run(night.root, RUN_ID)  # of no run that the root has: its folder is not a link
     window_id = night.corpus_request(plan).name(night.root)
     run.update(created_at=datetime.now(UTC).isoformat(timespec="seconds"), window_id=window_id, **dict(plan))

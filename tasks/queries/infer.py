@@ -306,12 +306,11 @@ def _write(all_users: InferPart, query: Inference, on_event: OnEvent, fan_out: F
 def infer_part(part: InferPart, on_event: OnEvent) -> Path:
     """Infer a part's micro-partitions in order, into its file, which is returned. Its bytes do not depend on the batches."""
     release = part.release
-    release.items.on_event = on_event
     group_bytes = part.rows // 2 * 4 * release.generation.vector_size
     num_done, total = 0, int(part.corpus.users.sum())
     with open_writer(part.path, release.schema) as writer:
         batches = _batches(part.corpus, part.partitions, part.rows)
-        for (users, activity), both in infer_whole(release.items, batches, group_bytes):
+        for (users, activity), both in infer_whole(release.items, batches, group_bytes, on_event):
             scaled = scale_activity(activity[:, : len(release.quantiles)], release.quantiles)
             vectors = encode_vectors(np.hstack([project(both, release.projection), scaled]), "float32")["vector"]
             writer.write_table(pa.table([users, vectors], schema=writer.schema), row_group_size=ROW_GROUP_ROWS)

@@ -96,11 +96,10 @@ def settle_aliases(
             aliases = []
         if CHAMPION in aliases:
             refuse_lost_champion(root, registered, version.tags["release"])
+            serves = registered.serving
             was_removed = not champion and registered.last_served  # the alias of this version, which serves again
-            if gate and registered.serving != gate.champion and not was_removed:
-                before, now = (
-                    f"release {one}" if one else "no champion" for one in (gate.champion, registered.serving)
-                )
+            if gate and serves != gate.champion and not was_removed:
+                before, now = (f"release {one}" if one else "no champion" for one in (gate.champion, serves))
                 raise ChampionMovedError(
                     f"version {number} was compared with {before}, but {now} serves now: the same command compares it again"
                 )
@@ -229,10 +228,10 @@ def release_pins(root: Root, publish: PublishConfig) -> None:
         owner = Ownership(root, publish)
         ours = [one for one in registered.versions if owner.owns_version(one)]
         numbers = {one.number for one in ours[-publish.keep_releases :]}
-        needed = {one.tags.get("release") for one in registered.versions if one.number in numbers | registered.needed}
-        unneeded = {one.tags.get("release") for one in ours} - needed
+        needed = {one.release for one in registered.versions if one.number in numbers | registered.needed}
+        unneeded = {one.release for one in ours} - needed
         pinned = {path.stem for path in (root.store / "pinned").glob("*.json")}
-        unpin_generations(root.store, keep=pinned - {str(release) for release in unneeded} - {"best"})
+        unpin_generations(root.store, keep=pinned - unneeded - {"best"})
         remove_unreferenced(root.store)
 
 

@@ -45,15 +45,10 @@ class FrozenItems:
     """A trained item table with at most one block in memory, and the settings and tables to fit users to it."""
 
     def __init__(
-        self,
-        generation: Generation,
-        counts: NDArray[np.int64],
-        threads: int,
-        items: Items | None = None,
-        on_event: OnEvent = ignore_event,
+        self, generation: Generation, counts: NDArray[np.int64], threads: int, items: Items | None = None
     ) -> None:
         """counts int64[V]: how often training saw each item in an epoch; items: the only block, if it is in memory."""
-        self.config, self.generation, self.on_event = replace(generation.config, threads=threads), generation, on_event
+        self.config, self.generation = replace(generation.config, threads=threads), generation
         self.recency: float = generation.manifest["recency"]
         self.blocks = ItemBlocks(self.config, counts, generation.num_blocks)
         self._admitted = None if items is None else (0, items, self.blocks.targets(0))
@@ -79,6 +74,7 @@ def infer_vectors(
     offsets: NDArray[np.int64],
     hashes: NDArray[np.uint64],
     begun: Rows | None = None,
+    on_event: OnEvent = ignore_event,
 ) -> Rows:
     """Fit users to the items. offsets int64[n+1] into tokens; begun: their first rows, changed in place; None: as in training.
 
@@ -94,7 +90,7 @@ def infer_vectors(
         block = turn if epoch % 2 == 0 else num_blocks - 1 - turn  # begins with the block in memory
         _fit_to_block(frozen, block, histories, rows, epoch)
         if num_blocks > 1:
-            log_progress(frozen.on_event, "fit", done + 1, num_turns, "item blocks")
+            log_progress(on_event, "fit", done + 1, num_turns, "item blocks")
     return rows
 
 
@@ -114,6 +110,7 @@ def infer_parts(
     parts: Iterable[tuple[Key, Histories]],
     group_bytes: int = GROUP_BYTES,
     begin: Callable[[Key], Rows] | None = None,
+    on_event: OnEvent = ignore_event,
 ) -> Iterator[tuple[Key, Rows]]:
     """Yield the rows of each part's users, in order. With several item blocks, fits `group_bytes` of parts together.
 
@@ -124,13 +121,13 @@ def infer_parts(
         group.append((key, histories))
         num_bytes += 4 * (histories.num_users * frozen.config.interest_size + len(histories.tokens))
         if frozen.blocks.num_blocks == 1 or num_bytes >= group_bytes:
-            yield from _infer_group(frozen, group, begin)
+            yield from _infer_group(frozen, group, begin, on_event)
             group, num_bytes = [], 0
-    yield from _infer_group(frozen, group, begin)
+    yield from _infer_group(frozen, group, begin, on_event)
 
 
 def _infer_group(
-    frozen: FrozenItems, group: list[tuple[Key, Histories]], begin: Callable[[Key], Rows] | None
+    frozen: FrozenItems, group: list[tuple[Key, Histories]], begin: Callable[[Key], Rows] | None, on_event: OnEvent
 ) -> Iterator[tuple[Key, Rows]]:
     if not group:
         return
@@ -139,7 +136,7 @@ def _infer_group(
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])
     begun = [begin(key) for key, _ in group] if begin else []
     first = [np.concatenate(arrays) for arrays in zip(*((r.vectors, r.squares) for r in begun), strict=True)]
-    rows = infer_vectors(frozen, tokens, to_offsets(lengths), hashes, Rows(*first) if first else None)
+    rows = infer_vectors(frozen, tokens, to_offsets(lengths), hashes, Rows(*first) if first else None, on_event)
     end = 0
     for key, part in group:
         start, end = end, end + part.num_users
@@ -147,11 +144,14 @@ def _infer_group(
 
 
 def infer_whole(
-    frozen: FrozenItems, parts: Iterable[tuple[Key, Histories]], group_bytes: int = GROUP_BYTES
+    frozen: FrozenItems,
+    parts: Iterable[tuple[Key, Histories]],
+    group_bytes: int = GROUP_BYTES,
+    on_event: OnEvent = ignore_event,
 ) -> Iterator[tuple[Key, NDArray[np.float32]]]:
     """Yield the vectors of each part's users, of interest and trail, float32[n, D]; arguments as for `infer_parts`."""
     pairs = (((key, histories), histories) for key, histories in parts)
-    for (key, seen), rows in infer_parts(frozen, pairs, group_bytes):
+    for (key, seen), rows in infer_parts(frozen, pairs, group_bytes, on_event=on_event):
         yield key, join_parts(frozen.generation, rows.vectors, seen.tokens, seen.starts, seen.ends)
 
 
@@ -209,7 +209,7 @@ class RefitPart:
 def refit_part(part: RefitPart, on_event: OnEvent) -> list[tuple[str, int, dict[str, Any]]]:
     """Fit the held-out users of a part. Returns kind, number and manifest entry of each written file."""
     corpus, begin = part.corpus, part.begin
-    frozen = FrozenItems(part.generation, np.load(part.counts, allow_pickle=False), part.threads, on_event=on_event)
+    frozen = FrozenItems(part.generation, np.load(part.counts, allow_pickle=False), part.threads)
     writer = _next_writer(part.generation)
     first = (lambda key: begin(*key)) if begin else None
 
@@ -221,7 +221,7 @@ def refit_part(part: RefitPart, on_event: OnEvent) -> list[tuple[str, int, dict[
             if len(held):
                 yield (partition, held), take_histories(histories, held, histories.offsets[held + 1])
 
-    for (partition, held), fitted in infer_parts(frozen, read_parts(), begin=first):
+    for (partition, held), fitted in infer_parts(frozen, read_parts(), begin=first, on_event=on_event):
         image = writer.read("users", partition)
         rows, hashes = rows_in(image), corpus.read(partition).hashes[held]
         rested = at_rest(frozen.config, frozen.config.epochs, hashes, fitted)

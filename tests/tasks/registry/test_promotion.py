@@ -88,7 +88,8 @@ def test_a_held_night_is_the_challenger_and_the_champion_keeps_serving(root: Roo
     assert aliases_of(root) == {"challenger": 3, "champion": 2}
     assert read_registry(root, PUBLISH).serving == "r2"
     registered, other = read_registry(root, PUBLISH), Root(root.path / "other")
-    assert [one.number for release in ("r1", "r3") for one in versions_of(root, registered, release)] == [1, 3]
+    found = [one for release in ("r1", "r2", "r3") for one in versions_of(root, registered, release)]
+    assert [(one.number, "promoted_at" in one.tags) for one in found] == [(1, True), (2, True), (3, False)]
     assert not versions_of(other, registered, "r2")
     assert [tags_of(root, number)["gate"] for number in (1, 2, 3)] == ["first", "passed", "held"]
     assert tags_of(root, 3)["held_by"] == "newest_day_events, users"
