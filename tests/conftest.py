@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -13,6 +14,7 @@ from hypothesis.internal.conjecture import junkdrawer
 
 from tests.roots.store_contents import watch_commits
 
+BENCHMARKS = "tests/benchmarks/test_programs.py::"
 DEFAULT_DATA = Path(__file__).parents[2] / "shared" / "data"
 settings.register_profile("unhurried", settings.default, deadline=None)
 settings.load_profile("unhurried")
@@ -45,6 +47,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if collection_path.suffix != ".py" or not config.option.markexpr.startswith("not slow"):
         return None
     return bool(re.search(r"^pytestmark = .*\.mark\.(slow|long)", collection_path.read_text(), re.MULTILINE)) or None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """One process runs a file's tests, as they share what its fixtures made. Only benchmarks are distributed one by one."""
+    from xdist.scheduler import LoadFileScheduling  # a machine with a card has little but torch
+
+    scheduler = LoadFileScheduling(config, log)
+    find_file = scheduler._split_scope
+    scheduler._split_scope = lambda nodeid: nodeid if BENCHMARKS in nodeid else find_file(nodeid)
+    return scheduler
 
 
 @pytest.fixture(autouse=True)

@@ -282,4 +282,5 @@ def attack_two(log: str, events: pl.DataFrame, folder: Path) -> list[dict[str, A
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark(measure_privacy, small={"users": 3_000, "log": "wikispeedia_unfinished"}))
+    small = {"users": 3_000, "log": "wikispeedia_unfinished", "MIN_ITEM_USERS": (3,), "NOISES": (0.0, 1.0)}
+    sys.exit(run_benchmark(measure_privacy, small=small | {"CANDIDATES": 50, "REBUILT": 30}))
