@@ -31,7 +31,7 @@ NUM_PAGES = 5  # neighbours of a page
 
 
 def nearest_rows(vectors: np.ndarray, rows: np.ndarray, num: int) -> np.ndarray:
-    """Returns the `num` rows nearest to each of `rows` by cosine, without the row itself: int64 (len(rows), num), nearest first.
+    """Return the `num` rows nearest to each of `rows` by cosine, without the row itself: int64 (len(rows), num), nearest first.
 
     vectors: float32 (n, D). With fewer than num others, returns all of them.
     """
@@ -44,7 +44,7 @@ def nearest_rows(vectors: np.ndarray, rows: np.ndarray, num: int) -> np.ndarray:
 
 
 def measure_neighbours(vectors: np.ndarray, labels: np.ndarray, rows: np.ndarray, num: int) -> tuple[float, ...]:
-    """Returns the share of the nearest neighbours of `rows` with the same label; for comparison also that of random
+    """Return the share of the nearest neighbours of `rows` with the same label; for comparison also that of random
     neighbours, and that of the rows nearest to the mean vector. labels: integers (n,).
     """
     wanted = labels[rows][:, None]

@@ -34,7 +34,7 @@ REPORTER = PrefectReporter()
 
 
 def is_unavailable(task: Any, task_run: Any, state: Any) -> bool:
-    """Returns whether a task failed because a server did not respond."""
+    """Return whether a task failed because a server did not respond."""
     error = getattr(state, "data", None)
     if isinstance(error, UnavailableError):
         print_retry(task.name, error)

@@ -79,7 +79,7 @@ def _show_percent(artifact: Any, done: float, step: str, part: str) -> Any:
 
 
 def key_of(publish: PublishConfig, name: str) -> str:
-    """Returns the key of an artifact: lower-case letters, digits and dashes, as Prefect demands."""
+    """Return the key of an artifact: lower-case letters, digits and dashes, as Prefect demands."""
     return re.sub(r"[^a-z0-9]+", "-", f"{publish.model_name}-{name}".lower()).strip("-")
 
 

@@ -51,7 +51,7 @@ class Patience:
 
 
 def list_automations(webhook: UUID | None, patience: Patience = Patience()) -> list[Automation]:
-    """Returns the automations. Without a webhook (the id of its block), only those that end runs."""
+    """Return the automations. Without a webhook (the id of its block), only those that end runs."""
     silent, hours, beat = patience.silent_seconds, patience.hours, "prefect.flow-run.heartbeat"
     automations: list[Automation] = []
 
@@ -115,7 +115,7 @@ def apply_automations(url: str | None, patience: Patience = Patience()) -> list[
 
 
 def _absent(after: set[str], expect: set[str], seconds: float, names: bool = True) -> EventTrigger:
-    """Returns a trigger: one of our runs has no `expect` event within `seconds` after an `after` event.
+    """Return a trigger: one of our runs has no `expect` event within `seconds` after an `after` event.
 
     names: an alarm names the run. A night gets a new name once its window is known, so use the id across that change.
     """

@@ -10,7 +10,7 @@ MARK, PLACE = "SURF2VEC_RUN_PROCESS", "SURF2VEC_RUN_FOLDER"
 
 
 def marks(folder: Path) -> dict[str, str]:
-    """Returns the environment that marks the child processes of this one as working for a folder."""
+    """Return the environment that marks the child processes of this one as working for a folder."""
     return {MARK: str(os.getpid()), PLACE: str(folder.resolve())}
 
 
@@ -33,7 +33,7 @@ def end_orphans(folder: Path) -> int:
 
 
 def _is_gone(owner: int, process: psutil.Process) -> bool:
-    """Returns whether the process `owner`, which started this one, has ended; a younger process may have its id by now."""
+    """Return whether the process `owner`, which started this one, has ended; a younger process may have its id by now."""
     try:
         return psutil.Process(owner).create_time() > process.create_time()
     except psutil.NoSuchProcess:

@@ -19,12 +19,12 @@ ALLOWED = re.compile(rf"[\w.~-]{{{LEAST_CHARACTERS},}}", re.ASCII)
 
 
 def variable(name: str) -> str:
-    """Returns the environment variable of a password: `postgres` → `SURF2VEC_POSTGRES_PASSWORD`."""
+    """Return the environment variable of a password: `postgres` → `SURF2VEC_POSTGRES_PASSWORD`."""
     return f"SURF2VEC_{name.upper()}_PASSWORD"
 
 
 def open_passwords(file: Path, has_data: bool) -> dict[str, str]:
-    """Returns the passwords by name. Those missing in the environment come from `file`, or are generated for a new stack.
+    """Return the passwords by name. Those missing in the environment come from `file`, or are generated for a new stack.
 
     Raises ConfigError if a password is too short, or if a stack that has data lacks one.
     """

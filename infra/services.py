@@ -83,7 +83,7 @@ class Service:
 
 
 def find_port(wanted: int | None) -> int:
-    """Returns the wanted port if it is free on loopback, else another free port."""
+    """Return the wanted port if it is free on loopback, else another free port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -103,7 +103,7 @@ def responds(url: str) -> bool:
 
 
 def find_postgres() -> Path:
-    """Returns the folder of PostgreSQL's programs: Debian's newest, else that on the path. Raises ResourceError if there is none,
+    """Return the folder of PostgreSQL's programs: Debian's newest, else that on the path. Raises ResourceError if there is none,
     or if the packages of the extra `stack` are missing.
     """
     if missing := [name for name in ("boto3", "flask_wtf", "psycopg2") if find_spec(name) is None]:
@@ -144,7 +144,7 @@ def make_cluster(binaries: Path, cluster: Path, account: str | None, password: s
 
 
 def is_ready(binaries: Path, port: int) -> bool:
-    """Returns whether the server at the port accepts queries. After its start, and longer after a crash, it only listens."""
+    """Return whether the server at the port accepts queries. After its start, and longer after a crash, it only listens."""
     command: list[str | Path] = [binaries / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
     return subprocess.run(command, check=False).returncode == 0
 

@@ -78,7 +78,7 @@ class Watcher:
 def read_runs(
     client: SyncPrefectClient, states: Sequence[StateType], flows: list[str] | None = None, **limits: Any
 ) -> Found:
-    """Returns the runs of our deployments in these states, with their states. `flows`: only of these flows."""
+    """Return the runs of our deployments in these states, with their states. `flows`: only of these flows."""
     chosen = filters.FlowRunFilter(
         tags=filters.FlowRunFilterTags(all_=["surf2vec"]),
         state=filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=[*states])),

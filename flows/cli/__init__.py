@@ -89,7 +89,7 @@ def skip_pandas() -> None:
 
 
 def describe_error(error: BaseException) -> tuple[str, str, int]:
-    """Returns the code, the message and the exit code of an error. Prints the traceback of one that is not expected."""
+    """Return the code, the message and the exit code of an error. Prints the traceback of one that is not expected."""
     format_message = getattr(error, "format_message", None)  # click's usage errors
     if isinstance(error, SurfError) and (error.code == "stopped" or not is_stopping()):
         return error.code, str(error), error.exit_code

@@ -142,7 +142,7 @@ def remove_releases(copies: Copies, on_event: OnEvent) -> list[str]:
 
 
 def search_everywhere(copies: Copies) -> tuple[list[Searched], list[Searched]]:
-    """Returns every place of this root, and the copies in the registry that it may not remove.
+    """Return every place of this root, and the copies in the registry that it may not remove.
 
     Those have `used_by`, others' versions of them, and `is_here`, if they could be searched. A row group is in memory at a time.
     """
@@ -185,7 +185,7 @@ def _search_files(root: Root, name: str, wanted: UserSet, skipped: Sequence[Path
 
 
 def _search_index(folder: Path) -> Searched:
-    """Returns the rows of an index, and how many it has beyond the vectors of its export."""
+    """Return the rows of an index, and how many it has beyond the vectors of its export."""
     release = open_folder(folder)
     name = release.manifest["index"]["file"]
     index: Any = faiss.read_index(str(release.path(name)), faiss.IO_FLAG_MMAP_IFC)

@@ -88,7 +88,7 @@ def _erase_file(root: Root, catalog: Catalog, name: str, entries: list[dict[str,
 
 
 def find_rows(corpus: Corpus, wanted: UserSet) -> Rows:
-    """Returns the rows of these users in a corpus."""
+    """Return the rows of these users in a corpus."""
     found: Rows = {}
     for partition in wanted.partitions(corpus.num_partitions):
         if corpus.users[partition]:

@@ -120,7 +120,7 @@ def _list_remains(root: Root, publish: PublishConfig, others: list[dict[str, Any
 
 
 def describe_elsewhere(elsewhere: list[dict[str, Any]]) -> str | None:
-    """Returns a message about the copies that stay and have any of the users; None if there are none."""
+    """Return a message about the copies that stay and have any of the users; None if there are none."""
     if not elsewhere:
         return None
     copies = [
@@ -197,7 +197,7 @@ def _register(
 
 
 def _derive_record(root: Root, publish: PublishConfig, before: str, release: str) -> RunRecord:
-    """Returns the record of release `release`, which was made from release `before`."""
+    """Return the record of release `release`, which was made from release `before`."""
     manifest, old = read_json(root.export(release) / EXPORT_MANIFEST), Run(root, before).record()
     num_bytes = sum(about["bytes"] for about in list_files(manifest).values())
     export = {"release": release, "export_dir": str(root.export(release)), "num_users": manifest["num_users"]}

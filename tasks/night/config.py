@@ -95,7 +95,7 @@ class PipelineConfig(Section):
         return parse_bytes(self.resources.host_memory)
 
     def outcome_settings(self) -> dict[str, Any]:
-        """Returns the settings that affect the result of a run: all except resources, retention and the gate."""
+        """Return the settings that affect the result of a run: all except resources, retention and the gate."""
         settings = self.model_dump(mode="json", exclude=_NEUTRAL)
         train = dataclasses.asdict(self.train)
         settings["train"] = {name: value for name, value in train.items() if name not in RESULT_NEUTRAL}
@@ -107,7 +107,7 @@ DEFAULT_CONFIG = PipelineConfig()
 
 
 def load_config(file: Path | None, settings: Sequence[str], overrides: Mapping[str, Any] = {}) -> PipelineConfig:
-    """Returns the configuration: a TOML file, then `key=value` settings, then overrides by dotted key (None is ignored).
+    """Return the configuration: a TOML file, then `key=value` settings, then overrides by dotted key (None is ignored).
 
     Raises ConfigError for an unreadable file, an unknown key (the message suggests similar ones) or an invalid value.
     """
@@ -125,7 +125,7 @@ def load_config(file: Path | None, settings: Sequence[str], overrides: Mapping[s
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """Returns the settings in a TOML file. Raises ConfigError if it is unreadable; with the line if a setting is unknown."""
+    """Return the settings in a TOML file. Raises ConfigError if it is unreadable; with the line if a setting is unknown."""
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -136,7 +136,7 @@ def read_toml(file: Path) -> dict[str, Any]:
 
 
 def _validate(values: dict[str, Any], file: Path | None) -> PipelineConfig:
-    """Returns the configuration. Raises ConfigError for invalid values, which are in `file` if it is given."""
+    """Return the configuration. Raises ConfigError for invalid values, which are in `file` if it is given."""
     try:
         return PipelineConfig.model_validate(values)
     except ValidationError as error:
@@ -150,13 +150,13 @@ def _validate(values: dict[str, Any], file: Path | None) -> PipelineConfig:
 
 
 def name_line(file: Path, key: str) -> str:
-    """Returns ", line N" for the first line of a TOML file that may set a key, or nothing."""
+    """Return ", line N" for the first line of a TOML file that may set a key, or nothing."""
     pattern, lines = re.compile(rf"\s*{re.escape(key.rpartition('.')[2])}\s*="), file.read_text("utf-8").splitlines()
     return next((f", line {n}" for n, line in enumerate(lines, start=1) if pattern.match(line)), "")
 
 
 def parse_value(key: str, text: str) -> Any:
-    """Returns the value in `--set key=text`: parsed as JSON if a number, boolean, null or list, else the text."""
+    """Return the value in `--set key=text`: parsed as JSON if a number, boolean, null or list, else the text."""
     check_key(key)
     try:
         value = json.loads(text)
@@ -208,7 +208,7 @@ class SettingSection:
 
 
 def list_sections(wanted: str | None = None) -> list[SettingSection]:
-    """Returns the sections in the order of a night; with `wanted` only that section and those inside it.
+    """Return the sections in the order of a night; with `wanted` only that section and those inside it.
 
     Raises ConfigError, with the names there are, if there is no such section.
     """
@@ -244,7 +244,7 @@ def _walk(
 
 
 def _values(child: dict[str, Any]) -> str:
-    """Returns the choices of a setting, or its type and bounds."""
+    """Return the choices of a setting, or its type and bounds."""
     one = next((part for part in child.get("anyOf", [child]) if part.get("type") != "null"), child)
     if "enum" in one:
         return " | ".join(map(str, one["enum"]))
@@ -257,7 +257,7 @@ def _number(value: float) -> str:
 
 
 def as_toml(sections: list[SettingSection]) -> list[str]:
-    """Returns the lines of a TOML file with every setting at its default, all commented out, so that it changes nothing."""
+    """Return the lines of a TOML file with every setting at its default, all commented out, so that it changes nothing."""
     lines = ["# Settings of surf2vec: take in a line by removing its first #, then `surf2vec run --config THIS-FILE`."]
     for section in sections:
         lines += ["", f"# {section.title}. {section.description}"] + ([f"[{section.name}]"] if section.name else [])

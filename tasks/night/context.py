@@ -37,7 +37,7 @@ class NightContext:
         return choose_days(self.since, self.until, self.config.window_days)
 
     def job(self, record: RunRecord) -> Job:
-        """Returns the training of a run: of all users, or of those who changed since its base release."""
+        """Return the training of a run: of all users, or of those who changed since its base release."""
         device = pick_device(self.config.train, self.config.resources)
         corpus_dir = self.root.corpus(record.window_id)
         config = choose_parts(self.config.train, open_corpus(corpus_dir))
@@ -57,7 +57,7 @@ class NightContext:
         )[:16]
 
     def corpus_request(self, record: NightPlan) -> CorpusRequest:
-        """Returns the request for a run's corpus, with its base. A full night also keeps the retained users without events."""
+        """Return the request for a run's corpus, with its base. A full night also keeps the retained users without events."""
         config, base = self.config, None
         if record.base:
             base = Base(record.base.window_id, config.nightly.retain_days)
@@ -74,7 +74,7 @@ def open_night(
     is_full: bool = False,
     reporter: Reporter = TERMINAL,
 ) -> NightContext:
-    """Returns the context of a night. Creates the root if it is missing; with Ray its path is made absolute."""
+    """Return the context of a night. Creates the root if it is missing; with Ray its path is made absolute."""
     opened = open_root(root.resolve() if config.resources.ray_address else root)
     registry_uri(opened, config.publish)  # raises for another registry than the root's, before anything is read
     return NightContext(opened, since, until, config, is_full, reporter)

@@ -131,7 +131,7 @@ def make_day(
 
 
 def list_days(root: Root, since: date | None, until: date | None) -> dict[date, int]:
-    """Returns day → number of events, for every day from `since` to `until` (by default the first and last day with events).
+    """Return day → number of events, for every day from `since` to `until` (by default the first and last day with events).
 
     Raises InputError if no event has a date, or if none of these days has events.
     """

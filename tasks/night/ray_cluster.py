@@ -164,7 +164,7 @@ def check_tokens() -> None:
 
 @cache
 def digest_code() -> str:
-    """Returns a digest of all our modules and SQL files: 16 hex digits."""
+    """Return a digest of all our modules and SQL files: 16 hex digits."""
     home, digest = Path(__file__).parents[2], hashlib.sha256()
     for path in sorted(path for name in ("flows", "tasks", "trainer", "sql") for path in (home / name).rglob("*")):
         if path.suffix in (".py", ".sql"):

@@ -66,7 +66,7 @@ def ingest_events(night: NightContext, logs: list[str]) -> records.IngestStep:
 
 @needs_server
 def open_run(night: NightContext, ingested: records.IngestStep, logs: list[str]) -> Run:
-    """Returns the run of these sources, this window and these settings, and begins or continues its record."""
+    """Return the run of these sources, this window and these settings, and begins or continues its record."""
     with night.reporter.step("open-run") as on_event:
         check_experiment(night.root, night.config.publish)
         run = _find_or_plan(night, logs, on_event)
@@ -76,7 +76,7 @@ def open_run(night: NightContext, ingested: records.IngestStep, logs: list[str])
 
 
 def _find_or_plan(night: NightContext, logs: list[str], on_event: OnEvent) -> Run:
-    """Returns the run that the same command began before, or a new one, planned from the current champion.
+    """Return the run that the same command began before, or a new one, planned from the current champion.
 
     A run that has not trained yet and started from another champion is planned again. If the champion's record is missing, it is
     restored from the registry first.
@@ -129,7 +129,7 @@ def build_corpus(night: NightContext, run: Run) -> None:
 
 
 def find_unchanged_base(night: NightContext, run: Run) -> Run | None:
-    """Returns the run of the base release if no user's tokens changed since, so that there is nothing to do; else None."""
+    """Return the run of the base release if no user's tokens changed since, so that there is nothing to do; else None."""
     record = run.record()
     if not record.base or record.require(records.CorpusStep).num_changed:
         return None

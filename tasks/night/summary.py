@@ -53,13 +53,13 @@ def digest_gate(run: Run, gate: GateConfig) -> str:
 
 
 def digest_verdict(run: Run, publish: PublishConfig) -> str:
-    """Returns a digest of the verdict of the gate and of a person, as the input of the steps "register" and "report"."""
+    """Return a digest of the verdict of the gate and of a person, as the input of the steps "register" and "report"."""
     gate = add_serving(run.root, publish, run.record()).require(records.GateStep)
     return digest_json({"verdict": gate.verdict, "overridden": gate.overridden, "digest": gate.digest})
 
 
 def announce_run(record: records.RunRecord) -> str:
-    """Returns one line about what a run will do: train all users, train the changed users, do the remaining steps, or nothing."""
+    """Return one line about what a run will do: train all users, train the changed users, do the remaining steps, or nothing."""
     run, ended = record.run_id, [name for name in record.steps.ended() if name != "ingest"]
     begun_at = record.created_at[:16].replace("T", " ")
     if record.steps.unchanged:
@@ -71,11 +71,11 @@ def announce_run(record: records.RunRecord) -> str:
         return f"resuming run {run}, of {begun_at}; done: {', '.join(ended)}"
     if record.base:
         return f"run {run} continues from release {record.base.release}: only users whose pages changed are trained"
-    return f"run {run} trains all users: {record.full_because or 'as asked'}"
+    return f"run {run} trains all users: {record.full_because or 'as requested'}"
 
 
 def summarize(run: Run, publish: PublishConfig) -> dict[str, Any]:
-    """Returns what `surf2vec run --json` prints, from the run's record. The alias is the version's current one."""
+    """Return what `surf2vec run --json` prints, from the run's record. The alias is the version's current one."""
     record = add_serving(run.root, publish, run.record())
     recorded, gate_keys = record.require, ("passes", "verdict", "held_by", "overridden", "table")
     ingest, export = recorded(records.IngestStep), recorded(records.ExportStep)

@@ -35,7 +35,7 @@ where micro_partition = $partition and user_id = $user_id group by day order by 
 
 
 def explain_user(root: Root, publish: PublishConfig, user_id: str) -> dict[str, Any]:
-    """Returns `{"micro_partition", "forgotten_on", "events", "corpus", "releases", "movement"}`. user_id: as the root stores it.
+    """Return `{"micro_partition", "forgotten_on", "events", "corpus", "releases", "movement"}`. user_id: as the root stores it.
 
     events: count, first, last, by day. corpus: the newest one, null if the user is not in it: window_id, row, tokens, the
     items seen most, and whether evaluation held one out. releases: those in the root that have the user, oldest first, with the
@@ -112,7 +112,7 @@ def _find_urls(corpus: Corpus, items: list[int]) -> dict[int, str]:
 
 
 def _weigh_pages(root: Root, manifest: dict[str, Any], user_id: str) -> list[dict[str, Any]]:
-    """Returns a user's last pages, newest first, with their weights in a release's trail; none without a trail or its corpus."""
+    """Return a user's last pages, newest first, with their weights in a release's trail; none without a trail or its corpus."""
     corpus = open_corpus_of(root, manifest) if "trail" in manifest else None
     if corpus is None or not (tokens := read_tokens(corpus, user_id)):
         return []
@@ -124,7 +124,7 @@ def _weigh_pages(root: Root, manifest: dict[str, Any], user_id: str) -> list[dic
 
 
 def _find_releases(root: Root, publish: PublishConfig, user_id: str) -> list[dict[str, Any]]:
-    """Returns the releases in the root that have the user, in the order of their registration, each with its "vector"."""
+    """Return the releases in the root that have the user, in the order of their registration, each with its "vector"."""
     registered = read_registry(root, publish)
     found = []
     for path in root.path.glob(f"export/[!.]*/{EXPORT_MANIFEST}"):

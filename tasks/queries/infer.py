@@ -193,7 +193,7 @@ def _link(path: Path, folder: Path) -> None:
 
 
 def _follow_rules(root: Root, rules: dict[str, Any], config: IngestConfig) -> IngestConfig:
-    """Returns the settings with the root's rules for making items. Raises ConfigError if the call sets other rules."""
+    """Return the settings with the root's rules for making items. Raises ConfigError if the call sets other rules."""
     known = {name: rules[name] for name in _RULES if rules.get(name) is not None}
     if rules.get("prefix_depth"):
         known["granularity"] = f"prefix:{rules['prefix_depth']}"
@@ -209,7 +209,7 @@ def _follow_rules(root: Root, rules: dict[str, Any], config: IngestConfig) -> In
 
 
 def _plan_rows(release: FrozenRelease, memory_bytes: int) -> int:
-    """Returns the users in a batch: a multiple of the row group size. Raises ResourceError if memory is too small for one."""
+    """Return the users in a batch: a multiple of the row group size. Raises ResourceError if memory is too small for one."""
     generation, item_bytes = release.generation, release.items.num_bytes
     vector_bytes = 4 * generation.vector_size
     group_bytes = ROW_GROUP_ROWS * (3 * vector_bytes + 100)  # vectors, as Arrow and as Parquet; ids

@@ -16,7 +16,7 @@ NUM_SEEN = 10
 
 
 def similar_users(root: Root, export_dir: Path, user_id: str, k: int, part: str | None = None) -> dict[str, Any]:
-    """Returns `{"user_id", "neighbours": [{"user_id", "score"}], "items": [{"url", "score"}], "seen": [url, ...]}`.
+    """Return `{"user_id", "neighbours": [{"user_id", "score"}], "items": [{"url", "score"}], "seen": [url, ...]}`.
 
     neighbours: the k nearest by cosine. items: the k items with the highest dot product that the user has not seen. part: by
     which both are found; by default by all but activity, which ranks no items.
@@ -53,13 +53,13 @@ def similar_users(root: Root, export_dir: Path, user_id: str, k: int, part: str 
 
 
 def open_corpus_of(root: Root, manifest: dict[str, Any]) -> Corpus | None:
-    """Returns the corpus of a release; None if it was removed."""
+    """Return the corpus of a release; None if it was removed."""
     folder = root.corpus(manifest["created_from"]["window_id"])
     return open_corpus(folder) if (folder / CORPUS_MANIFEST).exists() else None
 
 
 def read_tokens(corpus: Corpus, user_id: str) -> list[int]:
-    """Returns the tokens of a user in time order; none if the user has no history."""
+    """Return the tokens of a user in time order; none if the user has no history."""
     if (found := find_history(corpus, user_id)) is None:
         return []
     _, row, histories = found
@@ -67,7 +67,7 @@ def read_tokens(corpus: Corpus, user_id: str) -> list[int]:
 
 
 def find_history(corpus: Corpus, user_id: str) -> tuple[int, int, Histories] | None:
-    """Returns a user's micro-partition, the row in it, and the histories of all its users; None if the user has no history."""
+    """Return a user's micro-partition, the row in it, and the histories of all its users; None if the user has no history."""
     partition = user_hash(user_id) % corpus.num_partitions
     ids = corpus.read_ids(partition).to_pylist()
     return (partition, ids.index(user_id), corpus.read(partition)) if user_id in ids else None

@@ -12,34 +12,34 @@ NUM_ID_CHARACTERS = 6
 
 
 def name_night(record: RunRecord) -> str:
-    """Returns the name of a run for a person: the last day of its window, its kind, and the beginning of its id."""
+    """Return the name of a run for a person: the last day of its window, its kind, and the beginning of its id."""
     corpus = record.steps.corpus
     kind = "incremental" if record.base else "full"
     return f"{corpus.until or record.created_at[:10]} · {kind} · {record.run_id[:NUM_ID_CHARACTERS]}"
 
 
 def list_night(record: RunRecord, *more: str) -> list[str]:
-    """Returns what came of a run as a Markdown list: users, quality, gate, version, and more facts by name."""
+    """Return what came of a run as a Markdown list: users, quality, gate, version, and more facts by name."""
     facts = list_facts(record)
     names = [name for name in (*NIGHT, *more) if name in facts]
     return [f"* **{name}** {as_markdown(', '.join(filter(None, facts[name])))}" for name in names]
 
 
 def list_held(record: RunRecord) -> list[str]:
-    """Returns why a release is held and what can follow, as Markdown; empty if it is not held. A path is too wide for a phone."""
+    """Return why a release is held and what can follow, as Markdown; empty if it is not held. A path is too wide for a phone."""
     lines = [f"* {as_markdown(one)}" for one in explain_held(record, "ROOT")]
     return ["**Held by the gate: the champion keeps serving.**", "", *lines, ""] if lines else []
 
 
 def model_card(model_name: str) -> str:
-    """Returns the description of a registered model: what holds for all its versions. A paragraph is one line, as MLflow breaks
+    """Return the description of a registered model: what holds for all its versions. A paragraph is one line, as MLflow breaks
     lines wherever the text does.
     """
     return (Path(__file__).parent / "templates/model_card.md").read_text("utf-8").replace("MODEL", model_name).strip()
 
 
 def version_card(record: RunRecord, manifest: dict[str, Any], size_bytes: int, export_uri: str | None = None) -> str:
-    """Returns the card of a version: its figures, window, gate, origin and privacy. export_uri: where its vectors are, if not in
+    """Return the card of a version: its figures, window, gate, origin and privacy. export_uri: where its vectors are, if not in
     the registry.
     """
     gate = record.steps.gate

@@ -19,7 +19,7 @@ from surf2vec.tasks.root.wording import (
 
 
 def list_measured(train: TrainStep) -> list[dict[str, str]]:
-    """Returns the rows of the table: `what`, `planned`, `measured`, and `note`, a short explanation."""
+    """Return the rows of the table: `what`, `planned`, `measured`, and `note`, a short explanation."""
     figures, plan = list_train_metrics(train), train.plan
     if figures["train_seconds"] is None:
         return []
@@ -51,7 +51,7 @@ def list_measured(train: TrainStep) -> list[dict[str, str]]:
 
 
 def list_caveats(train: TrainStep, epochs: int | None) -> list[str]:
-    """Returns what a reader must know to compare both, such as a resumed training or an early stop. epochs: those planned."""
+    """Return what a reader must know to compare both, such as a resumed training or an early stop. epochs: those planned."""
     caveats = []
     if len(train.workers) > 1:
         caveats.append(f"Both sides are of the first of {len(train.workers)} workers.")
@@ -64,7 +64,7 @@ def list_caveats(train: TrainStep, epochs: int | None) -> list[str]:
 
 
 def list_train_metrics(train: TrainStep) -> dict[str, float | None]:
-    """Returns the figures by their MLflow names. Like the plan, `train_seconds` includes the waiting for commits."""
+    """Return the figures by their MLflow names. Like the plan, `train_seconds` includes the waiting for commits."""
     seconds, plan = train.train_seconds, train.plan
     seconds = None if seconds is None else seconds * (1 + (train.commit_stall or 0))
     # The record's plan is that of the first worker.
@@ -82,7 +82,7 @@ def list_train_metrics(train: TrainStep) -> dict[str, float | None]:
 
 
 def list_loads(train: TrainStep) -> list[dict[str, str]]:
-    """Returns one row for each worker; none if a single process trained. Waiting is part of a worker's `time`: for `sums`,
+    """Return one row for each worker; none if a single process trained. Waiting is part of a worker's `time`: for `sums`,
     for `blocks`, for `messages`, for the `disk`. `late`: how many sums began before one arrived, mean and maximum.
     """
     num_tokens = sum(load["tokens"] for load in train.workers) or 1
@@ -103,7 +103,7 @@ def list_loads(train: TrainStep) -> list[dict[str, str]]:
 
 
 def describe_sharing(train: TrainStep) -> str:
-    """Returns how the workers shared the item table, and why; empty if a single process trained."""
+    """Return how the workers shared the item table, and why; empty if a single process trained."""
     mode = (train.plan.get("sharing") or {}).get("mode", "alone")
     reasons = [reason for reason in train.plan.get("reasons") or () if reason.startswith(f"{mode}: ")]
     return "" if mode == "alone" else f"{format_count(len(train.workers))} workers, {'; '.join(reasons) or mode}"

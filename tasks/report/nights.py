@@ -21,7 +21,7 @@ Night = dict[str, Any]
 
 
 def list_nights(root: Root, aliases: Mapping[int, str]) -> list[Night]:
-    """Returns the nights of a root in the order of their days; aliases: by version.
+    """Return the nights of a root in the order of their days; aliases: by version.
 
     A night is `day` (the last of its window, or the one on which it began), run_id, kind, events of that day, users, items,
     metrics, seconds, model_version, alias and the gate's verdict and rules; or day, run_id and `skipped`, the reason why it made
@@ -32,7 +32,7 @@ def list_nights(root: Root, aliases: Mapping[int, str]) -> list[Night]:
 
 
 def describe_night(record: RunRecord, aliases: Mapping[int, str]) -> Night:
-    """Returns the night of one record, as `list_nights` describes it."""
+    """Return the night of one record, as `list_nights` describes it."""
     steps = record.steps if record.steps.registered else record.steps.replace(*record.gone_steps.ended().values())
     day = steps.corpus.until or record.created_at[:10]
     night: Night = {"day": day, "run_id": record.run_id}
@@ -73,7 +73,7 @@ def write_nights_report(nights: list[Night], path: Path) -> None:
 
 
 def draw_nights(nights: list[Night], drift: list[str]) -> dict[str, Chart | None]:
-    """Returns the charts by title; None for a chart without values."""
+    """Return the charts by title; None for a chart without values."""
     days = [date.fromisoformat(night["day"]) for night in nights]
     xs = [float((day - days[0]).days) for day in days]
     form = "%b %Y" if xs[-1] > 366 else "%d %b"
@@ -98,5 +98,5 @@ def draw_nights(nights: list[Night], drift: list[str]) -> dict[str, Chart | None
 
 
 def sum_seconds(night: Night) -> float:
-    """Returns the seconds of all steps except the ingest, which a backfill runs once for all its nights."""
+    """Return the seconds of all steps except the ingest, which a backfill runs once for all its nights."""
     return sum(seconds for name, seconds in night["seconds"].items() if name != "ingest")

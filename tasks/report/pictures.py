@@ -51,7 +51,7 @@ _LETTER = re.compile(r"[^\W\d_]")
 
 
 def draw_training(train: TrainStep) -> dict[str, Chart | None]:
-    """Returns `{"loss", "trail", "lags", "rate"}`: losses over epochs of the interest, or of the only part, and of the trail;
+    """Return `{"loss", "trail", "lags", "rate"}`: losses over epochs of the interest, or of the only part, and of the trail;
     the weight of each lag of the trail; tokens per second over time. None for a chart without values.
     """
     points = [point for point in train.curve if point.get("epoch") is not None]
@@ -75,7 +75,7 @@ def draw_training(train: TrainStep) -> dict[str, Chart | None]:
 
 
 def draw_items(export_dir: Path | None) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    """Returns the map of an export's pages and the neighbours of some pages; (None, []) if there are no item vectors.
+    """Return the map of an export's pages and the neighbours of some pages; (None, []) if there are no item vectors.
 
     The map has `dots` (x and y as shares of its sides, radius, colour, name, tooltip), `labels` (rows of dots by the class of the
     label), the `legend` of the colours, which are sections of the site (colour, name, number of pages; empty if there are none),
@@ -109,7 +109,7 @@ def draw_items(export_dir: Path | None) -> tuple[dict[str, Any] | None, list[dic
 
 
 def choose_colours(urls: list[str]) -> tuple[list[int], list[tuple[int, str, int]]]:
-    """Returns the colour of each page, and the legend: colour, section of the site, number of pages; empty without sections."""
+    """Return the colour of each page, and the legend: colour, section of the site, number of pages; empty without sections."""
     found = sections(urls, NUM_SECTIONS)
     if not found:
         return [0] * len(urls), []
@@ -120,7 +120,7 @@ def choose_colours(urls: list[str]) -> tuple[list[int], list[tuple[int, str, int
 
 
 def thin_out(places: Matrix, gap: tuple[float, float]) -> list[int]:
-    """Returns the rows of places (N, 2) that are not within `gap` (width, height) of an earlier such row."""
+    """Return the rows of places (N, 2) that are not within `gap` (width, height) of an earlier such row."""
     kept: list[int] = []
     for row in range(len(places)):
         if not (np.abs(places[kept] - places[row]) < gap).all(axis=1).any():
@@ -139,7 +139,7 @@ class Pages:
 
 
 def read_pages(export_dir: Path, max_pages: int = MAX_PAGES) -> Pages:
-    """Returns the `max_pages` most frequent pages of an export. Reads only the row groups that contain them.
+    """Return the `max_pages` most frequent pages of an export. Reads only the row groups that contain them.
 
     Only these are drawn and compared, because vectors of rarely seen pages are mostly noise. Vectors that are zero or
     not finite have no direction and are left out.
@@ -166,7 +166,7 @@ def read_pages(export_dir: Path, max_pages: int = MAX_PAGES) -> Pages:
 
 
 def centre_directions(X: Matrix) -> tuple[Matrix, NDArray[np.bool_]]:
-    """Returns the unit vectors (N, D) of X (N, D) minus its mean, and a mask (N,) of the rows that have one."""
+    """Return the unit vectors (N, D) of X (N, D) minus its mean, and a mask (N,) of the rows that have one."""
     is_finite = np.asarray(np.isfinite(X).all(axis=1))
     if is_finite.sum() >= MIN_LAYOUT_PAGES:  # the mean of few vectors depends on each of them
         X = X - X[is_finite].mean(axis=0)
@@ -175,7 +175,7 @@ def centre_directions(X: Matrix) -> tuple[Matrix, NDArray[np.bool_]]:
 
 
 def lay_out(directions: Matrix) -> Matrix:
-    """Returns positions (N, 2) in the unit square for directions (N, D). Similar pages are close to each other."""
+    """Return positions (N, 2) in the unit square for directions (N, D). Similar pages are close to each other."""
     if len(directions) < 2 or not np.ptp(directions, axis=0).any():
         return np.full((len(directions), 2), 0.5, np.float32)
     with threadpool_limits(ONE_THREAD):
@@ -188,14 +188,14 @@ def lay_out(directions: Matrix) -> Matrix:
 
 
 def leading_components(X: Matrix, num: int) -> Matrix:
-    """Returns the leading principal components (N, at most num) of X (N, D). The largest element of a direction is positive."""
+    """Return the leading principal components (N, at most num) of X (N, D). The largest element of a direction is positive."""
     X = X - X.mean(axis=0)
     V = np.linalg.eigh(X.T @ X)[1][:, ::-1][:, :num]
     return X @ (V * np.sign(V[np.abs(V).argmax(axis=0), range(V.shape[1])]))
 
 
 def spread(Y: Matrix) -> Matrix:
-    """Returns positions (N, 2) for points Y (N, D) by exact t-SNE (van der Maaten and Hinton, 2008), with O(N^2) work per step.
+    """Return positions (N, 2) for points Y (N, D) by exact t-SNE (van der Maaten and Hinton, 2008), with O(N^2) work per step.
 
     The nearest neighbours of a point have equal weights, which gives much the same map as weights by their distances.
     """
@@ -218,13 +218,13 @@ def spread(Y: Matrix) -> Matrix:
 
 
 def squared_distances(Y: Matrix) -> Matrix:
-    """Returns the squared distance (N, N) of each pair of points Y (N, D)."""
+    """Return the squared distance (N, N) of each pair of points Y (N, D)."""
     squares = (Y * Y).sum(axis=1)
     return np.maximum(squares + squares[:, None] - 2 * (Y @ Y.T), 0)
 
 
 def nearest_pages(pages: Pages, ix: int, num: int) -> list[tuple[int, float]]:
-    """Returns the `num` pages nearest to page `ix` and their cosines, nearest first."""
+    """Return the `num` pages nearest to page `ix` and their cosines, nearest first."""
     cosines = pages.directions @ pages.directions[ix]
     cosines[ix] = -np.inf
     order = np.argsort(-cosines, kind="stable")[: min(num, len(cosines) - 1)]
@@ -232,13 +232,13 @@ def nearest_pages(pages: Pages, ix: int, num: int) -> list[tuple[int, float]]:
 
 
 def page_parts(url: str) -> list[str]:
-    """Returns the host, if any, and the parts of the path, percent-decoded and printable; at least one part."""
+    """Return the host, if any, and the parts of the path, percent-decoded and printable; at least one part."""
     parts = [shown(unquote(part)).strip() for part in _SCHEME.sub("", url[:4096]).split("/")]
     return [part for part in parts if part] or ["/"]
 
 
 def short_names(urls: Sequence[str], max_chars: int) -> list[str]:
-    """Returns a name for each URL: the last part of its path, or the last few if fewer have no letter or are not unique."""
+    """Return a name for each URL: the last part of its path, or the last few if fewer have no letter or are not unique."""
     parts, names = [page_parts(url) for url in urls], [""] * len(urls)
     for depth in range(1, MAX_PARTS + 1):
         times = Counter(names)
@@ -250,7 +250,7 @@ def short_names(urls: Sequence[str], max_chars: int) -> list[str]:
 
 
 def shorten(name: str, max_chars: int) -> str:
-    """Returns `name` cut to `max_chars` in its middle, because pages often differ in their endings."""
+    """Return `name` cut to `max_chars` in its middle, because pages often differ in their endings."""
     if len(name) <= max_chars:
         return name
     tail = max_chars // 3
@@ -258,7 +258,7 @@ def shorten(name: str, max_chars: int) -> str:
 
 
 def sections(urls: Sequence[str], max_sections: int) -> list[str] | None:
-    """Returns the site or section of each page; None if all pages are in one section or scattered over too many.
+    """Return the site or section of each page; None if all pages are in one section or scattered over too many.
 
     Uses the first part of the URL that divides the pages: the host, or one of the first two directories. The
     `max_sections` largest sections keep their name; the others become OTHER.

@@ -19,7 +19,7 @@ class Chart(NamedTuple):
 
 
 def nice_ticks(low: float, high: float, num: int) -> list[float]:
-    """Returns about `num` round values that span [low, high], in steps of 1, 2 or 5 times a power of ten.
+    """Return about `num` round values that span [low, high], in steps of 1, 2 or 5 times a power of ten.
 
     If low and high hardly differ, the span is a tenth of their size, so that a flat curve is drawn flat.
     """
@@ -40,7 +40,7 @@ def draw_lines(
     show_y: Callable[[float], str],
     from_zero: bool = False,
 ) -> Chart | None:
-    """Returns a chart of the curves' values at `xs` (ascending), or None if no curve has a value.
+    """Return a chart of the curves' values at `xs` (ascending), or None if no curve has a value.
 
     A value of None is not drawn. At most MAX_POINTS of a curve are drawn.
     """

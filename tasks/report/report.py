@@ -50,7 +50,7 @@ def write_report(record: RunRecord, export_dir: Path | None, report_path: Path) 
 
 
 def render_report(record: RunRecord, export_dir: Path | None) -> str:
-    """Returns the report as HTML."""
+    """Return the report as HTML."""
     item_map, neighbours = draw_items(export_dir)
     train = record.steps.train
     return PAGES.get_template("report.html.j2").render(

@@ -44,7 +44,7 @@ MADE = {
 
 
 def list_facts(record: RunRecord) -> dict[str, tuple[str, str]]:
-    """Returns what came of a run, by name: a value and a note, which may be empty."""
+    """Return what came of a run, by name: a value and a note, which may be empty."""
     steps, ingest, corpus, train = record.steps, record.steps.ingest, record.steps.corpus, record.steps.train
     export, registered, metrics = steps.export, steps.registered, steps.evaluate.metrics
     ended = {name: step.seconds or 0 for name, step in steps.ended().items() if name in STEPS}
@@ -79,7 +79,7 @@ def list_facts(record: RunRecord) -> dict[str, tuple[str, str]]:
 
 
 def describe_window(corpus: CorpusStep) -> tuple[str, str]:
-    """Returns the days trained on: their number, and the first and last."""
+    """Return the days trained on: their number, and the first and last."""
     since, until = corpus.since, corpus.until
     if not since or not until:
         return ("All events", "they have no dates") if corpus.window_id else (UNKNOWN, "no corpus")
@@ -88,7 +88,7 @@ def describe_window(corpus: CorpusStep) -> tuple[str, str]:
 
 
 def describe_status(record: RunRecord) -> dict[str, str]:
-    """Returns `{"tone", "text"}`: whether the run finished, and if not, which step did not end."""
+    """Return `{"tone", "text"}`: whether the run finished, and if not, which step did not end."""
     missing = [name for name in STEPS if name not in record.steps.ended()]
     if missing in (["register"], ["gate", "register"]):
         return {"tone": "warn", "text": "Exported, not registered"}
@@ -102,7 +102,7 @@ def describe_status(record: RunRecord) -> dict[str, str]:
 
 
 def describe_gate(gate: GateStep) -> str:
-    """Returns the gate's verdict in one line."""
+    """Return the gate's verdict in one line."""
     held_by, table = ", ".join(gate.held_by), gate.table
     if gate.verdict == "first":
         return "The first release serves: there was no champion to compare it with."
@@ -115,7 +115,7 @@ def describe_gate(gate: GateStep) -> str:
 
 
 def explain_held(record: RunRecord, root: str = "") -> list[str]:
-    """Returns which rules hold a release, by how much, and the two commands that can follow; empty if it is not held.
+    """Return which rules hold a release, by how much, and the two commands that can follow; empty if it is not held.
 
     root: how the commands name it; by default its path.
     """
@@ -132,7 +132,7 @@ def explain_held(record: RunRecord, root: str = "") -> list[str]:
 
 
 def describe_verdict(record: RunRecord) -> dict[str, str]:
-    """Returns `{"tone", "figure", "text"}`: the quality as a figure and as a sentence."""
+    """Return `{"tone", "figure", "text"}`: the quality as a figure and as a sentence."""
     evaluated = record.steps.evaluate
     if not evaluated:
         text = "The run stopped before it was evaluated. Run the same command again to resume it."
@@ -154,7 +154,7 @@ def describe_verdict(record: RunRecord) -> dict[str, str]:
 
 
 def list_steps(record: RunRecord) -> dict[str, dict[str, Any]]:
-    """Returns for each step, by name: `made` (None if it did not end), `size` in bytes, `seconds`, `share` of all seconds."""
+    """Return for each step, by name: `made` (None if it did not end), `size` in bytes, `seconds`, `share` of all seconds."""
     ended = record.steps.ended()
     seconds = {name: ended[name].seconds if name in ended else None for name in STEPS}
     total = sum(value or 0 for value in seconds.values()) or 1
@@ -170,7 +170,7 @@ def list_steps(record: RunRecord) -> dict[str, dict[str, Any]]:
 
 
 def list_made(step: Step) -> list[str]:
-    """Returns the results of a step as short texts; some are empty."""
+    """Return the results of a step as short texts; some are empty."""
     if isinstance(step, ChooseStep):
         return describe_choice(step)
     if isinstance(step, GateStep):
@@ -182,7 +182,7 @@ def list_made(step: Step) -> list[str]:
 
 
 def describe_choice(choice: ChooseStep) -> list[str]:
-    """Returns the weight of the trail and the popularity, where they are from, and what each part finds by itself."""
+    """Return the weight of the trail and the popularity, where they are from, and what each part finds by itself."""
     if "popularity" not in choice.model_fields_set:
         return ["nothing to choose: a tree ranks, or train.trail_weight and train.discount are set"]
     reason = f"as in release {choice.kept_from}" if choice.kept_from else "as usual"
@@ -199,7 +199,7 @@ def describe_choice(choice: ChooseStep) -> list[str]:
 
 
 def describe_storage(export: ExportStep) -> list[str]:
-    """Returns what activity says, and what is lost by storing a release smaller: index recall, variance, precision, quality."""
+    """Return what activity says, and what is lost by storing a release smaller: index recall, variance, precision, quality."""
     found = export.metrics
     texts = []
     if export.activity:
@@ -220,7 +220,7 @@ def describe_storage(export: ExportStep) -> list[str]:
 
 
 def list_settings(values: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """Returns a nested configuration as text, by section. Values outside sections come first, under an empty name."""
+    """Return a nested configuration as text, by section. Values outside sections come first, under an empty name."""
     alone = {name: value for name, value in values.items() if not isinstance(value, dict)}
     sections = sorted((name, flatten(section)) for name, section in values.items() if isinstance(section, dict))
     return {
@@ -231,7 +231,7 @@ def list_settings(values: dict[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def list_losses(record: RunRecord) -> list[dict[str, Any]]:
-    """Returns the stages that left something out, in order: `what` was counted, `before`, `after`, and `because`."""
+    """Return the stages that left something out, in order: `what` was counted, `before`, `after`, and `because`."""
     ingest, corpus = record.steps.ingest, record.steps.corpus
     stages = {"lines": ingest.lines, "events": ingest.events} | dict(corpus.funnel)
     left_out = sorted((ingest.left_out | ingest.rejected).items(), key=lambda pair: (-pair[1], pair[0]))
@@ -262,7 +262,7 @@ def list_losses(record: RunRecord) -> list[dict[str, Any]]:
 
 
 def list_notes(record: RunRecord) -> list[str]:
-    """Returns hints about the log as sentences: pages that differ only in their query, and events with an order but no times."""
+    """Return hints about the log as sentences: pages that differ only in their query, and events with an order but no times."""
     notes = [
         f"{hint['page']} has about {hint['num_queries']:,} different queries (keys: {', '.join(hint['keys'])}), and all "
         f"count as one page. Name the keys that distinguish pages in ingest.keep_query."

@@ -143,12 +143,12 @@ class ChooseStep(Step):
     standard_error: float | None = None
 
     def describe_values(self) -> str:
-        """Returns the values in words; a log without an order has no weight."""
+        """Return the values in words; a log without an order has no weight."""
         weight = "" if self.trail_weight is None else f"weight of the trail {self.trail_weight:g}, "
         return f"{weight}popularity {self.popularity:+g}"
 
     def describe_gain(self) -> str:
-        """Returns by what share ranks are lower, in words."""
+        """Return by what share ranks are lower, in words."""
         kept = math.exp(-(self.gain or 0))
         error = kept * (self.standard_error or 0)
         return f"ranks {format_percent(1 - kept)} ± {format_percent(error)} lower in the geometric mean"

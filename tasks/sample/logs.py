@@ -89,17 +89,17 @@ def list_names(num_parts: int, days: int, format: Format) -> dict[tuple[int, int
 
 
 def mix(values: np.ndarray) -> np.ndarray:
-    """Returns a pseudorandom one-to-one mapping of uint64 to uint64."""
+    """Return a pseudorandom one-to-one mapping of uint64 to uint64."""
     return draws(values, np.ones(1, np.uint64))
 
 
 def keys_of(user_numbers: np.ndarray, seed: int) -> np.ndarray:
-    """Returns the ids of users as uint64, by number; distinct for distinct numbers."""
+    """Return the ids of users as uint64, by number; distinct for distinct numbers."""
     return mix(np.asarray(user_numbers).astype(np.uint64) ^ mix(np.array([seed], np.uint64)))
 
 
 def interests_of_keys(keys: np.ndarray, seed: int) -> np.ndarray:
-    """Returns the interests of users by their keys (ids as numbers): int8 (n, 3) of TOPICS, the main one first, -1: none."""
+    """Return the interests of users by their keys (ids as numbers): int8 (n, 3) of TOPICS, the main one first, -1: none."""
     bits = mix(keys ^ mix(np.array([seed ^ 0x1A7E4E57], np.uint64)))
     main, step, number = (((bits >> np.uint64(16 * i)) & np.uint64(0xFFFF)) / 65_536 for i in range(3))
     steps = 1 + (step * ((len(TOPICS) - 1) // 2)).astype(np.int64)  # two steps are no full circle: topics are distinct
@@ -124,7 +124,7 @@ class UserRange:
 
 
 def make_user_range(number: int, num_parts: int, users: int, days: int, seed: int) -> UserRange:
-    """Returns part `number`: users from `number * users // num_parts`, and every num_parts-th crawler."""
+    """Return part `number`: users from `number * users // num_parts`, and every num_parts-th crawler."""
     keys = keys_of(np.arange(number * users // num_parts, (number + 1) * users // num_parts), seed)
     num_bots = min(users // 1000, 2 + users // 50_000)  # numbered after the last user
     rng = np.random.default_rng([seed, 1, number])
@@ -141,7 +141,7 @@ def make_user_range(number: int, num_parts: int, users: int, days: int, seed: in
 
 
 def draw_visits(part: UserRange, world: World, day: int) -> pl.DataFrame:
-    """Returns the visits of a part's users and crawlers on a day (0, 1, ...), ordered by time. A pure function.
+    """Return the visits of a part's users and crawlers on a day (0, 1, ...), ordered by time. A pure function.
 
     Columns: key of the user, item, second of the day, is_bot; spelling and tail, uniform 16-bit draws of how the URL is
     written; broken, 0 or what the event lacks. Broken events are additional.
@@ -175,17 +175,17 @@ def draw_visits(part: UserRange, world: World, day: int) -> pl.DataFrame:
 
 
 def _pick_topics(uniform: np.ndarray) -> np.ndarray:
-    """Returns topics by popularity, for draws in [0, 1)."""
+    """Return topics by popularity, for draws in [0, 1)."""
     return np.searchsorted(TOPIC_ENDS, uniform * TOPIC_ENDS[-1], side="right")
 
 
 def _pick_ranks(uniform: np.ndarray, num: np.ndarray | int) -> np.ndarray:
-    """Returns ranks 0..num-1, rank r with probability log((r+2)/(r+1)) / log(num+1): Zipf's law, without a table."""
+    """Return ranks 0..num-1, rank r with probability log((r+2)/(r+1)) / log(num+1): Zipf's law, without a table."""
     return np.minimum(np.exp(uniform * np.log(np.add(num, 1.0))).astype(np.int64) - 1, np.subtract(num, 1))
 
 
 def _draw_main_sections(part: UserRange, users: np.ndarray, world: World, rng: np.random.Generator) -> np.ndarray:
-    """Returns the main section of each session: of one of the user's interests, mostly the user's favourite section of it."""
+    """Return the main section of each session: of one of the user's interests, mostly the user's favourite section of it."""
     interests = part.interests[users]
     wish = np.searchsorted(INTEREST_UP_TO, rng.random(len(users)), side="right")
     topics = interests[np.arange(len(users)), np.minimum(wish, (interests >= 0).sum(axis=1) - 1)].astype(np.int64)
@@ -197,7 +197,7 @@ def _draw_main_sections(part: UserRange, users: np.ndarray, world: World, rng: n
 
 
 def _draw_sections(sections: np.ndarray, world: World, rng: np.random.Generator) -> np.ndarray:
-    """Returns the section of each event: 3 in 4 in the session's section, most others in its topic, a few in any."""
+    """Return the section of each event: 3 in 4 in the session's section, most others in its topic, a few in any."""
     kind, num = rng.random(len(sections)), len(sections)
     topics = np.where(kind > 0.92, _pick_topics(rng.random(num)), sections // world.sections_per_topic)
     elsewhere = topics * world.sections_per_topic + _pick_ranks(rng.random(num), world.sections_per_topic)
@@ -205,7 +205,7 @@ def _draw_sections(sections: np.ndarray, world: World, rng: np.random.Generator)
 
 
 def _draw_pages(sections: np.ndarray, world: World, day: int, days: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns the page of each event: by popularity among the pages that exist on that day; 1 in 20 is a newest page."""
+    """Return the page of each event: by popularity among the pages that exist on that day; 1 in 20 is a newest page."""
     share = 1.0 if days == 1 else 0.7 + 0.3 * day / (days - 1)
     num_pages = np.maximum(1, np.ceil(np.diff(world.section_start) * share)).astype(np.int64)[sections]
     rank = _pick_ranks(rng.random(len(sections)), num_pages)
@@ -214,7 +214,7 @@ def _draw_pages(sections: np.ndarray, world: World, day: int, days: int, rng: np
 
 
 def _draw_seconds(lengths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Returns the second of the day of each event: sessions begin by hourly activity; a page is read for 3 to 120 s."""
+    """Return the second of the day of each event: sessions begin by hourly activity; a page is read for 3 to 120 s."""
     hours = rng.choice(24, len(lengths), p=HOUR_ACTIVITY / HOUR_ACTIVITY.sum())
     begin = hours * 3600 + rng.integers(0, 3600, len(lengths))
     read = np.cumsum(rng.integers(3, 121, lengths.sum()))

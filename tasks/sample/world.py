@@ -58,7 +58,7 @@ MOST_SECTIONS = 6 * MOST_HOSTS  # of a topic
 
 
 def host_name(topic: str, number: int) -> str:
-    """Returns host `number` (0..39) of a topic, without `www.`: `pepper-mill.example`, `daily-pepper-mill.example`."""
+    """Return host `number` (0..39) of a topic, without `www.`: `pepper-mill.example`, `daily-pepper-mill.example`."""
     bases = WORDS[topic]["hosts"]
     return f"{HOST_PREFIXES[number // len(bases)]}{bases[number % len(bases)]}.example"
 
@@ -67,7 +67,7 @@ _TOPIC_OF_HOST = {host_name(topic, number): topic for topic in TOPICS for number
 
 
 def topic_of_url(url: str) -> str | None:
-    """Returns the topic of a sample log's URL, in any spelling or canonical; None for any other URL."""
+    """Return the topic of a sample log's URL, in any spelling or canonical; None for any other URL."""
     host = re.split("[/?#]", url.partition("://")[2] or url, maxsplit=1)[0]
     return _TOPIC_OF_HOST.get(host.lower().removeprefix("www."))
 
@@ -82,7 +82,7 @@ class World:
 
 
 def make_world(items: int) -> World:
-    """Returns the world with this many pages, the same at every call. Takes about 1 s and 60 MB per million pages."""
+    """Return the world with this many pages, the same at every call. Takes about 1 s and 60 MB per million pages."""
     sections_per_topic = min(MOST_SECTIONS, max(1, round(math.sqrt(items / len(TOPICS)) / 2)))
     hosts_per_topic = min(MOST_HOSTS, math.ceil(sections_per_topic / 3))
     num_sections = sections_per_topic * len(TOPICS)
@@ -98,14 +98,14 @@ def make_world(items: int) -> World:
 
 
 def page_name(subjects: list[str], number: int) -> str:
-    """Returns the name of page `number` (0, 1, ...) of a section: `lemon-tart`, `easy-lemon-tart`, `easy-lemon-tart-2`."""
+    """Return the name of page `number` (0, 1, ...) of a section: `lemon-tart`, `easy-lemon-tart`, `easy-lemon-tart-2`."""
     rest, subject = divmod(number, NUM_SUBJECTS)
     rest, qualifier = divmod(rest, len(QUALIFIERS))
     return f"{QUALIFIERS[qualifier]}{subjects[subject]}" + (f"-{rest + 1}" if rest else "")
 
 
 def make_tails(seed: int) -> pl.Series:
-    """Returns POOL_SIZE tails of URLs; the share of each template is its probability."""
+    """Return POOL_SIZE tails of URLs; the share of each template is its probability."""
     rng = np.random.default_rng([seed, 3])
     templates = np.repeat(list(TAILS), np.diff(np.round(np.cumsum([0, *TAILS.values()]) * POOL_SIZE).astype(int)))
     tokens, numbers = rng.integers(0, 2**64, POOL_SIZE, np.uint64), rng.integers(1, 10_000, POOL_SIZE)
@@ -114,7 +114,7 @@ def make_tails(seed: int) -> pl.Series:
 
 
 def make_events(visits: pl.DataFrame, day: date, world: World, tails: pl.Series) -> pl.DataFrame:
-    """Returns the events of visits: user_id, url, ts (UTC). A broken one lacks its user, URL or time."""
+    """Return the events of visits: user_id, url, ts (UTC). A broken one lacks its user, URL or time."""
     spelling = np.searchsorted(np.cumsum(list(ORIGINS.values()))[:-1], visits["spelling"] / POOL_SIZE, side="right")
     origins, pages = pl.Series(list(ORIGINS)).gather(spelling), world.pages.gather(visits["item"])
     events = pl.DataFrame(
@@ -141,7 +141,7 @@ def write_events(events: pl.DataFrame, visits: pl.DataFrame, path: Path, file_fo
 
 
 def make_requests(events: pl.DataFrame, visits: pl.DataFrame) -> pl.DataFrame:
-    """Returns the lines of an access log in combined format: a URL has no fragment, and a missing value is empty."""
+    """Return the lines of an access log in combined format: a URL has no fragment, and a missing value is empty."""
     status = pl.Series(STATUSES).gather(visits["spelling"] % len(STATUSES))
     agent = pl.Series(AGENTS).gather(visits["key"] % len(AGENTS))
     return events.select(

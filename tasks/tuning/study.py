@@ -168,7 +168,7 @@ def write_config(study: Study, result: dict[str, Any]) -> None:
 def search_space(
     config: TrainConfig, counts: NDArray[np.int64], has_order: bool, max_vector_size: int | None = None
 ) -> Space:
-    """Returns the settings to search and their bounds, which always include the values in `config`; counts int64[V].
+    """Return the settings to search and their bounds, which always include the values in `config`; counts int64[V].
 
     Only settings that have an effect are searched: `window` with context, `negative`, `ns_exponent` and `item_l2` without a
     tree, `discount` with sampled softmax, `recency` if it is set and the log has an order, `sample` between the
@@ -211,7 +211,7 @@ def search_space(
 
 
 def propose(space: Space, done: Sequence[Trial], seed: int) -> dict[str, Setting]:
-    """Returns the settings of the next trial, a function of the ended trials; numbers have three digits."""
+    """Return the settings of the next trial, a function of the ended trials; numbers have three digits."""
     proposed = _study(space, done, seed).ask(dict(space)).params
     return {
         name: value if isinstance(value, int) else min(max(_rounded(value), space[name].low), space[name].high)
@@ -220,14 +220,14 @@ def propose(space: Space, done: Sequence[Trial], seed: int) -> dict[str, Setting
 
 
 def find_importances(space: Space, done: Sequence[Trial]) -> dict[str, float]:
-    """Returns each setting's importance for being among the best trials, as shares of 1, the largest first."""
+    """Return each setting's importance for being among the best trials, as shares of 1, the largest first."""
     best_share = min(0.5, max(0.1, _WANTED_BEST / len(done)))
     evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=best_share)
     return dict(optuna.importance.get_param_importances(_study(space, done, 0), evaluator=evaluator))
 
 
 def apply_settings(base: TrainConfig, settings: dict[str, Setting]) -> TrainConfig:
-    """Returns `base` with these settings. min_alpha keeps its ratio to alpha."""
+    """Return `base` with these settings. min_alpha keeps its ratio to alpha."""
     if all(getattr(base, name) == value for name, value in settings.items()):
         return base
     changed = dict(settings)
@@ -236,7 +236,7 @@ def apply_settings(base: TrainConfig, settings: dict[str, Setting]) -> TrainConf
 
 
 def _study(space: Space, done: Sequence[Trial], seed: int) -> optuna.Study:
-    """Returns an Optuna study in memory with the ended trials; it maximises the MRR."""
+    """Return an Optuna study in memory with the ended trials; it maximises the MRR."""
     sampler = optuna.samplers.TPESampler(
         n_startup_trials=_STARTUP_TRIALS, multivariate=True, seed=epoch_key(seed, len(done)) % 2**32
     )
@@ -249,7 +249,7 @@ def _study(space: Space, done: Sequence[Trial], seed: int) -> optuna.Study:
 
 
 def _nearest(name: str, bounds: Bounds, value: Setting) -> Setting:
-    """Returns the value in the bounds that stands for a setting, which may lie outside, such as 0 in a logarithmic range."""
+    """Return the value in the bounds that stands for a setting, which may lie outside, such as 0 in a logarithmic range."""
     if value == 0 and name in ZERO_IS_HIGH:
         return bounds.high
     clipped = min(max(value, bounds.low), bounds.high)

@@ -145,7 +145,7 @@ def run_trial(
 
 
 def conclude(study: Study) -> dict[str, Any]:
-    """Returns the winner and the first trial; `best_trials`: the five best and the first. TrainingError if all diverged."""
+    """Return the winner and the first trial; `best_trials`: the five best and the first. TrainingError if all diverged."""
     trials, best = study.trials, study.best_trial
     winner = trials[best - 1]
     if winner["failure"]:

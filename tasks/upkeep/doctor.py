@@ -59,7 +59,7 @@ damage = partial(Diagnosis, "damage")
 
 
 def examine(root: Root) -> list[Diagnosis]:
-    """Returns all findings of a root, in the order of the data flow."""
+    """Return all findings of a root, in the order of the data flow."""
     found = [*_examine_events(root)]
     for folder in list_folders(root.path / "corpus"):
         found += _conclude(folder, _examine_corpus(folder), _RUN_AGAIN.format(folder))
@@ -141,7 +141,7 @@ def _examine_record(folder: Path) -> Iterator[Diagnosis]:
 
 
 def _find_way_out(root: Root, export_dir: Path) -> str:
-    """Returns how to repair a damaged export: from its copy in the registry, or else from its generation."""
+    """Return how to repair a damaged export: from its copy in the registry, or else from its generation."""
     try:
         record = Run(root, export_dir.name).record()
     except DamageError:

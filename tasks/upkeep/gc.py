@@ -86,7 +86,7 @@ class References(Ownership):
         return kept | ({self.newest_run.run_id} if self.newest_run else set())
 
     def is_judged(self, release: str) -> bool:
-        """Returns whether this root registered the release in this registry, or was about to."""
+        """Return whether this root registered the release in this registry, or was about to."""
         record = self.records.get(release)
         if record is None or record.setting("publish", "model_name") != self.publish.model_name:
             return False
@@ -97,7 +97,7 @@ class References(Ownership):
         return self.is_judged(release) and release not in self.kept
 
     def window_ids(self) -> set[str]:
-        """Returns the corpora that are still read: by the generations, the next run, `similar`, `infer` and `tune`."""
+        """Return the corpora that are still read: by the generations, the next run, `similar`, `infer` and `tune`."""
         store, aliases = self.root.store, self.registered.aliases.values()
         pinned = [path.stem for path in self.root.pinned() if not self.may_remove(path.stem)]
         wanted = {open_pinned(store, name).manifest["window_id"] for name in pinned}
@@ -222,7 +222,7 @@ def find_temporaries(root: Root) -> Iterator[Waste]:
 
 
 def _size(path: Path) -> int:
-    """Returns the bytes of a file, or of all files in a folder; 0 if it is gone. A link has those of its own."""
+    """Return the bytes of a file, or of all files in a folder; 0 if it is gone. A link has those of its own."""
     paths = path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]
     return sum(one.lstat().st_size for one in paths if one.is_file() or one.is_symlink())
 

@@ -33,13 +33,13 @@ def write_ids(keys: np.ndarray) -> list[str]:
 
 
 def read_lines(folder: Path) -> pl.DataFrame:
-    """Returns user_id, url and ts of the lines of access logs, as far as they lack nothing, with status and agent."""
+    """Return user_id, url and ts of the lines of access logs, as far as they lack nothing, with status and agent."""
     lines = pl.Series("line", [line for path in sorted(folder.glob("*.log")) for line in path.read_text().splitlines()])
     return lines.str.extract_groups(COMBINED_LINE).struct.unnest().drop_nulls()
 
 
 def good_events(folder: Path, file_format: Format) -> pl.DataFrame:
-    """Returns user_id, url and ts (a text in the access log) of the lines that lack nothing."""
+    """Return user_id, url and ts (a text in the access log) of the lines that lack nothing."""
     if file_format == "combined":
         return read_lines(folder).select("user_id", "url", "ts")
     read = {"csv": pl.read_csv, "jsonl": pl.read_ndjson, "parquet": pl.read_parquet}[file_format]
