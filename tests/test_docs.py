@@ -84,10 +84,8 @@ def test_every_dependency_is_explained() -> None:
 def test_the_import_rules_are_those_that_are_checked() -> None:
     table = WRITTEN[ROOT / "CONTRIBUTING.md"].split("| tasks | trainer |\n|---|---|\n")[1].split("\n\n")[0]
     rows = [[set(re.findall(r"\w+", cell)) for cell in line.split("|")[1:3]] for line in table.splitlines()]
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
-        "contracts"
-    ]
-    layers = [contract["layers"] for contract in contracts if "containers" in contract]
+    checks = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    layers = [contract["layers"] for contract in checks["contracts"] if "containers" in contract]
     checked = [[set(re.findall(r"\w+", layer)) for layer in one] for one in layers]
     assert [[cell for cell in column if cell] for column in zip(*rows, strict=True)] == checked
 
