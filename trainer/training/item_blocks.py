@@ -38,12 +38,12 @@ class ItemBlocks:
     def cut(self) -> Cut | None:
         return cut_tree(self.tree, self.num_blocks, self._loads) if self.tree and self.num_blocks > 1 else None
 
-    @cached_property
+    @property  # not kept, nor are its tables: eight bytes an item, needed once
     def _loads(self) -> NDArray[np.float64]:
         """The tokens of each item in an epoch after subsampling, float64[V]."""
         return self.counts * (self._thinning.keep / RANGE_32)
 
-    @cached_property
+    @property
     def _thinning(self) -> Sampling:
         """The tables for a tree: only subsampling, nothing is drawn."""
         keep = keep_thresholds(self.counts, int(self.counts.sum()), self.config.sample)
@@ -122,9 +122,9 @@ class ItemBlocks:
     def targets(self, block: int) -> Targets:
         """Return the targets of a block's tokens. Tokens of other blocks' items are not kept."""
         if self.cut:
-            is_in_block = self.cut.class_blocks == block
-            keep = np.where(is_in_block, self._thinning.keep, np.uint64(0))
-            return Targets(self.config, replace(self._thinning, keep=keep), self.cut.tree_of(block), is_in_block)
+            is_in_block, thinning = self.cut.class_blocks == block, self._thinning
+            kept = replace(thinning, keep=np.where(is_in_block, thinning.keep, np.uint64(0)))
+            return Targets(self.config, kept, self.cut.tree_of(block), is_in_block)
         if self.tree:
             return Targets(self.config, self._thinning, self.tree)
         if self.num_blocks > 1:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.model import objectives
-from surf2vec.trainer.plan.sizes import MAKING_BYTES_PER_ROW
+from surf2vec.trainer.plan.sizes import DEALING_BYTES_PER_ITEM, MAKING_BYTES_PER_ROW
 from surf2vec.trainer.store.tokens import Histories
 from surf2vec.trainer.training.item_blocks import ItemBlocks
 
@@ -80,3 +80,15 @@ def test_the_tables_of_a_block_are_made_in_what_the_plan_counts() -> None:
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert 0.9 < peak_bytes / (MAKING_BYTES_PER_ROW * blocks.num_rows(1)) <= 1
+
+
+def test_what_is_kept_of_every_item_is_what_the_plan_counts() -> None:
+    num_items = 200_000
+    one = Histories(np.zeros(1, np.uint64), np.zeros(1, np.int32), np.array([0, 1]), np.ones(1, int), np.zeros(1, bool))
+    tracemalloc.start()
+    blocks = ItemBlocks(TrainConfig(), np.maximum(1, 10**6 // np.arange(1, num_items + 1)), 4)
+    blocks.targets(0)
+    blocks.histories(one, 0)
+    kept_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept_bytes <= DEALING_BYTES_PER_ITEM * num_items
