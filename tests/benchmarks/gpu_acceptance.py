@@ -28,7 +28,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 STEPS_PACKAGE = "tests.benchmarks.acceptance"
-REHEARSED_TIMES = 4
+REHEARSED_TIMES = 8
 """A rehearsal may take so many times as long."""
 LEAST_SECONDS = 5
 """With less time left no step begins."""
