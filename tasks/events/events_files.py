@@ -45,7 +45,7 @@ def write_events(path: Path, rows: pa.RecordBatchReader) -> None:
 
 def filter_events(path: Path, target: Path, column: str, keep: Callable[[pa.Array], Any]) -> None:
     """Write the events of a file for which `keep` is true (bool[n] of values of the column) to another file."""
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path, pre_buffer=False) as file:  # else pyarrow keeps all of it
         kept = (rows.cast(EVENTS_SCHEMA).filter(pa.array(keep(rows[column]))) for rows in file.iter_batches(BATCH_ROWS))
         write_events(target, pa.RecordBatchReader.from_batches(EVENTS_SCHEMA, kept))
 

@@ -221,7 +221,7 @@ def _read_items(write: Writing) -> Iterator[pa.Table]:
 def _read_vocabulary(write: Writing, columns: list[str]) -> Iterator[tuple[pa.Table, int, int]]:
     """Yield batches of the vocabulary in order: the table, its first item, and the one after its last."""
     start = 0
-    with pq.ParquetFile(write.corpus.vocabulary) as file:
+    with pq.ParquetFile(write.corpus.vocabulary, pre_buffer=False) as file:  # else pyarrow keeps all of it
         for batch in file.iter_batches(ITEM_BATCH_ROWS, columns=columns):
             yield pa.Table.from_batches([batch]), start, start + batch.num_rows
             start += batch.num_rows

@@ -171,7 +171,7 @@ def _search_files(root: Root, name: str, wanted: UserSet, skipped: Sequence[Path
         if any(path.resolve().is_relative_to(one) for one in skipped):
             continue
         try:
-            with pq.ParquetFile(path) as file:
+            with pq.ParquetFile(path, pre_buffer=False) as file:
                 rows += file.metadata.num_rows
                 if "user_id" in file.schema_arrow.names:
                     for batch in file.iter_batches(BATCH_ROWS, columns=["user_id"]):

@@ -63,7 +63,7 @@ def erase_events(root: Root, wanted: UserSet, on_event: OnEvent) -> int:
 def _erase_file(root: Root, catalog: Catalog, name: str, entries: list[dict[str, Any]], wanted: UserSet) -> int:
     """Rewrite a file without these users, and the catalog's entries of its sources. Returns the number of removed events."""
     path, erased = root.path / name, Counter[int]()
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path, pre_buffer=False) as file:
         groups = wanted.groups(file.metadata, catalog.partitions or 1)
         for rows in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=["user_id", "source"]) if groups else ():
             erased.update(rows["source"].filter(pa.array(wanted.find(rows["user_id"]))).to_pylist())

@@ -204,12 +204,12 @@ def _choose_fields(
 
 def _recognise_parquet(path: Path, config: IngestConfig) -> LogFile:
     def read_head(columns: list[str] | None) -> list[dict[str, Any]]:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, pre_buffer=False) as file:
             batch = next(file.iter_batches(HEAD_LINES, columns=columns), None)
             return batch.to_pylist() if batch else []
 
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, pre_buffer=False) as file:
             schema, num_rows = file.schema_arrow, file.metadata.num_rows
         nested = [field.name for field in schema if pa.types.is_nested(field.type)]
         records = [{name: value for name, value in record.items() if value is not None} for record in read_head(nested)]

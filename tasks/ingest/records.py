@@ -41,7 +41,7 @@ def parse_json(lines: pa.Table, log: LogFile) -> pa.Table:
 def read_parquet(log: LogFile) -> Iterator[pa.Table]:
     """Yield the rows of a nested Parquet log as tables of FIELDS_SCHEMA."""
     names = [name for name in log.columns.values() if name]
-    with pq.ParquetFile(log.path) as file:
+    with pq.ParquetFile(log.path, pre_buffer=False) as file:  # else pyarrow keeps all of it
         tops = [top for top in file.schema_arrow.names if any(f"{name}.".startswith(f"{top}.") for name in names)]
         line = 0
         for batch in file.iter_batches(PARQUET_ROWS, columns=tops):

@@ -116,6 +116,6 @@ def _find_changed(old_path: Path | None, new_path: Path | None, kind: str) -> pl
 def _read_rows(path: Path | None, kind: str) -> Iterator[pl.DataFrame]:
     """Yield all rows of a file of users at once, those of a file of items in batches; nothing without a file."""
     if path:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, pre_buffer=False) as file:  # else pyarrow keeps all of it
             for batch in file.iter_batches(ITEM_BATCH_ROWS if kind == "items" else max(1, file.metadata.num_rows)):
                 yield pl.DataFrame(pa.Table.from_batches([batch]))

@@ -107,7 +107,10 @@ class ReleaseReader:
         """Yield keys and vectors float32[n, D] of all `users` or `items`, in the order of the files' names."""
         prefix = f"{kind[:-1]}_vectors/"
         for name in sorted(one for one in self.files if one.startswith(prefix)):
-            with self.opened(name) as path, pq.ParquetFile(path) as file:
+            with (
+                self.opened(name) as path,
+                pq.ParquetFile(path, pre_buffer=False) as file,
+            ):  # else pyarrow keeps all of it
                 columns = [one for one in (KEYS[kind], *VECTOR_COLUMNS) if one in file.schema_arrow.names]
                 if (size := file.schema_arrow.field("vector").type.list_size) != self.manifest["vector_size"]:
                     raise self.error(f"{name} there has vectors of {size} dimensions, unlike its manifest")
@@ -264,7 +267,7 @@ class UserFile:
 
         No thread of Arrow's is used. One that frees Python's memory while the process ends aborts it.
         """
-        with pq.ParquetFile(self.load(groups), metadata=self.metadata) as file:
+        with pq.ParquetFile(self.load(groups), metadata=self.metadata, pre_buffer=False) as file:
             return {group: file.read_row_group(group, columns=columns, use_threads=False) for group in groups}
 
     def read_least(self, group: int) -> bytes:
