@@ -48,7 +48,7 @@ def similar_users(root: Root, export_dir: Path, user_id: str, k: int, part: str 
         "user_id": user_id,
         "neighbours": [{"user_id": name, "score": score} for name, score in near],
         "items": items,
-        "seen": [release.items[0][token] for token in dict.fromkeys(reversed(tokens))][:NUM_SEEN],
+        "seen": [release.items[0][token].as_py() for token in dict.fromkeys(reversed(tokens))][:NUM_SEEN],
     }
 
 

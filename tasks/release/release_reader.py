@@ -107,10 +107,7 @@ class ReleaseReader:
         """Yield keys and vectors float32[n, D] of all `users` or `items`, in the order of the files' names."""
         prefix = f"{kind[:-1]}_vectors/"
         for name in sorted(one for one in self.files if one.startswith(prefix)):
-            with (
-                self.opened(name) as path,
-                pq.ParquetFile(path, pre_buffer=False) as file,
-            ):  # else pyarrow keeps all of it
+            with self.opened(name) as path, pq.ParquetFile(path, pre_buffer=False) as file:
                 columns = [one for one in (KEYS[kind], *VECTOR_COLUMNS) if one in file.schema_arrow.names]
                 if (size := file.schema_arrow.field("vector").type.list_size) != self.manifest["vector_size"]:
                     raise self.error(f"{name} there has vectors of {size} dimensions, unlike its manifest")
@@ -187,16 +184,15 @@ class ReleaseReader:
         return names
 
     @cached_property
-    def items(self) -> tuple[np.ndarray, np.ndarray]:
+    def items(self) -> tuple[pa.ChunkedArray, np.ndarray]:
         """(urls, float32 (V, D)) of the items, by item_ix, without activity; none if the release was trained with a tree."""
-        columns = compared_columns(self.manifest)
+        columns, urls = compared_columns(self.manifest), list[pa.Array]()
         num_items = sum(file["rows"] for file in self.manifest["item_files"].values())
-        urls, items = np.empty(num_items, object), np.empty((num_items, columns.stop), np.float32)
-        end = 0
+        items, end = np.empty((num_items, columns.stop), np.float32), 0
         for keys, vectors in self.read_batches("items"):
             start, end = end, end + len(keys)
-            urls[start:end], items[start:end] = keys.to_pylist(), vectors[:, columns]
-        return urls, items
+            urls, items[start:end] = [*urls, keys], vectors[:, columns]
+        return pa.chunked_array(urls, pa.string()), items
 
     def rank_items(
         self, vectors: np.ndarray, num_items: int, columns: slice, seen: Sequence[Sequence[int]]
@@ -216,12 +212,12 @@ class ReleaseReader:
             for row, places in zip(scores, top, strict=True):
                 places = places[np.lexsort((places, -row[places]))]
                 places = places[row[places] > -np.inf]
-                yield urls[places].tolist(), row[places].tolist()
+                yield [urls[place].as_py() for place in places.tolist()], row[places].tolist()
 
     @property
     def urls(self) -> list[str]:
         """The items in their order; none if the release was trained with a tree and has no trail."""
-        return self.trail_inputs[0] if "trail" in self.manifest else self.items[0].tolist()
+        return self.trail_inputs[0] if "trail" in self.manifest else self.items[0].to_pylist()
 
     @cached_property
     def trail_inputs(self) -> tuple[list[str], np.ndarray]:
