@@ -71,7 +71,7 @@ def test_a_pair_is_known_from_the_other_half_of_the_users(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("log", [*LOGS, "msnbc"])
+@pytest.mark.parametrize("log", [*LOGS, pytest.param("msnbc", marks=pytest.mark.long)])
 def test_real_logs_have_an_order_and_none_once_it_is_permuted(data_dir: Path, tmp_path: Path, log: str) -> None:
     """Also a log of 17 pages, where most pairs are known; but not check-ins in a random order."""
     corpus = make_corpus_of(log, data_dir, tmp_path)
