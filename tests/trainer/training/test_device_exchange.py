@@ -90,7 +90,7 @@ class Watch(TorchDispatchMode):
 
 
 @exact
-@pytest.mark.parametrize("staleness", [0, 1])
+@pytest.mark.parametrize("staleness", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_an_exchange_with_nobody_changes_nothing(
     ordered_dir: Path, tmp_path: Path, use_device: Callable[..., None], monkeypatch: pytest.MonkeyPatch, staleness: int
 ) -> None:

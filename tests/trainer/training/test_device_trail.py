@@ -70,6 +70,7 @@ def test_a_trail_ends_as_on_the_cpu_where_ever_it_is_trained(
     assert losses_of(records[2]) == losses_of(records[1])
 
 
+@pytest.mark.slow
 @exact
 def test_a_trail_on_the_device_stopped_and_resumed_ends_as_undisturbed(
     ordered_dir: Path, tmp_path: Path, use_device: Callable[..., None]
