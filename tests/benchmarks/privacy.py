@@ -57,7 +57,7 @@ from tests.roots.releases import export_release
 LOGS = ("wikispeedia_unfinished", "yoochoose_100k")
 MIN_ITEM_USERS = (1, 3, 10)
 NOISES = (0.0, 0.25, 0.5, 1.0, 2.0)
-RARE_USERS = 10
+RARE_USERS, EPOCHS = 10, TrainConfig().epochs
 CANDIDATES, REBUILT = 1000, 300
 KEY = "SURF2VEC_PRIVACY_KEY"
 
@@ -94,7 +94,7 @@ def draw_users(events: pl.DataFrame, num: int, seed: int) -> pl.DataFrame:
 
 def train_release(folder: Path, events: pl.DataFrame, fewest: int, key: str, seed: int = 1) -> Release:
     """A release of these events as a night makes it, with pseudonyms under this key and no user held out."""
-    config = TrainConfig(threads=THREADS, trail_weight=0.35, seed=seed)
+    config = TrainConfig(threads=THREADS, epochs=EPOCHS, trail_weight=0.35, seed=seed)
     corpus, generation = train_events(folder, events, fewest, key, config)
     return Release.open(export_release(Root(folder / "root"), "r1", corpus.folder, generation))
 
@@ -132,7 +132,7 @@ def attack_levels(log: str, events: pl.DataFrame, folder: Path, seed: int) -> li
     half = events.filter(pl.col("user_id").is_in(members))
     cases = []
     for side, noises, weight in (("trails", NOISES, None), ("none", (0.0,), 0.0)):
-        config = config_from_dict({"threads": THREADS, "trail_weight": weight, "seed": seed})
+        config = config_from_dict({"threads": THREADS, "epochs": EPOCHS, "trail_weight": weight, "seed": seed})
         attacked = train_events(folder / side, half, 3, "a key of 16 bytes", config)
         everyone = train_events(folder / f"{side}-held", events, 3, "a key of 16 bytes", config, len(events))
         for noise in noises:
@@ -283,4 +283,4 @@ def attack_two(log: str, events: pl.DataFrame, folder: Path) -> list[dict[str, A
 
 if __name__ == "__main__":
     small = {"users": 3_000, "log": "wikispeedia_unfinished", "MIN_ITEM_USERS": (3,), "NOISES": (0.0, 1.0)}
-    sys.exit(run_benchmark(measure_privacy, small=small | {"CANDIDATES": 50, "REBUILT": 30}))
+    sys.exit(run_benchmark(measure_privacy, small=small | {"CANDIDATES": 50, "REBUILT": 30, "EPOCHS": 2}))

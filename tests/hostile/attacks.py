@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from scipy.special import logsumexp
+from scipy.stats import rankdata
 
 from surf2vec.tasks.release.folder import open_folder
 from surf2vec.tasks.release.release_reader import unit_rows
@@ -118,10 +119,9 @@ def auc(members: Floats, others: Floats, seed: int = 1) -> tuple[float, float, f
 
 
 def _auc(members: Floats, others: Floats) -> float:
-    from sklearn.metrics import roc_auc_score
-
-    truth = np.repeat([1, 0], [len(members), len(others)])
-    return float(roc_auc_score(truth, np.concatenate([members, others])))
+    """By the sum of ranks (Mann and Whitney), where equal scores share their mean rank: sklearn takes 20 times as long."""
+    ranks = rankdata(np.concatenate([members, others]))[: len(members)]
+    return float((ranks.mean() - (len(members) + 1) / 2) / len(others))
 
 
 def rebuild_pages(release: Release, trail: Floats) -> list[int]:
