@@ -16,7 +16,8 @@ quick: setup
 quick-tests:
 	$(BIN)/python -m tests.quick
 
-# At least one test of each promise, in minutes. A file's tests run in one process; in this order the long ones do not come last.
+# At least one test of each promise, in minutes. A file's tests run in one process, but for benchmark programs (tests/conftest.py);
+# in this order the long ones do not come last.
 # The slow ones have four processes, as many wait for servers and for what they killed; for the others two are quicker, since
 # each process trains the models that its tests share. Bytecode is written, whatever the machine says: tests start hundreds of
 # processes, which read it.

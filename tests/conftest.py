@@ -52,6 +52,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """One process runs a file's tests, as they share what its fixtures made. Only benchmarks are distributed one by one."""
+    if config.option.dist != "loadfile":
+        return None
     from xdist.scheduler import LoadFileScheduling  # a machine with a card has little but torch
 
     scheduler = LoadFileScheduling(config, log)

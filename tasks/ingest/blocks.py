@@ -44,7 +44,7 @@ LINE_TOO_LONG = "line too long"
 
 
 class BlockReader:
-    """Yield the lines of a batch to DuckDB, as fields or, of flat JSON, as lines.
+    """Yields the lines of a batch to DuckDB, as fields or, of flat JSON, as lines.
 
     log: the one that is being read; error: the reader's own error, which DuckDB would wrap; done_bytes: bytes of the files
     read so far; at_line: first line of the newest block.

@@ -190,7 +190,7 @@ def _fill_group(
 
 
 class AtRelease:
-    """Make vectors of a release from the events of a group. number: of the release; rows: as of int_request_spans."""
+    """Makes vectors of a release from the events of a group. number: of the release; rows: as of int_request_spans."""
 
     def __init__(
         self, con: duckdb.DuckDBPyConnection, number: int, served: Served, events: pl.DataFrame, urls: pa.Array

@@ -190,8 +190,8 @@ class ReleaseReader:
         num_items = sum(file["rows"] for file in self.manifest["item_files"].values())
         items, end = np.empty((num_items, columns.stop), np.float32), 0
         for keys, vectors in self.read_batches("items"):
-            start, end = end, end + len(keys)
-            urls, items[start:end] = [*urls, keys], vectors[:, columns]
+            urls.append(keys)
+            items[end : (end := end + len(keys))] = vectors[:, columns]
         return pa.chunked_array(urls, pa.string()), items
 
     def rank_items(

@@ -57,7 +57,8 @@ from tests.roots.releases import export_release
 LOGS = ("wikispeedia_unfinished", "yoochoose_100k")
 MIN_ITEM_USERS = (1, 3, 10)
 NOISES = (0.0, 0.25, 0.5, 1.0, 2.0)
-RARE_USERS, EPOCHS = 10, TrainConfig().epochs
+RARE_USERS = 10
+EPOCHS = TrainConfig().epochs
 CANDIDATES, REBUILT = 1000, 300
 KEY = "SURF2VEC_PRIVACY_KEY"
 
