@@ -37,6 +37,16 @@ def consecutive(d, num_items, HAS_WIDE_ATOMICS: tl.constexpr):
 
 
 @triton.jit
+def as_loaded(x_MD):
+    """Return x_MD, the result of a product of matrices, in the layout of rows that are loaded.
+
+    Otherwise Triton brings each row that meets it into the layout of products, and back, which takes barriers.
+    """
+    d, m = tl.arange(0, x_MD.shape[1]), tl.arange(0, x_MD.shape[0])
+    return tl.gather(x_MD, d[None, :] + m[:, None] * 0, axis=1)
+
+
+@triton.jit
 def _mix(x):
     x = (x ^ (x >> 30)) * _MIX_1
     x = (x ^ (x >> 27)) * _MIX_2
@@ -158,39 +168,27 @@ def _draw_block(noise, step, first, K: tl.constexpr, B: tl.constexpr):
 
 
 @triton.jit
-def _same_rows(rows_N):
-    """Return two [N, N] of 1.0 and 0.0: whether two have the same row; whether, besides, the first comes before the second."""
-    n, same_NN = tl.arange(0, rows_N.shape[0]), tl.where(rows_N[:, None] == rows_N[None, :], 1.0, 0.0)
-    return same_NN, tl.where(n[:, None] < n[None, :], same_NN, 0.0)
+def _rates(squares, rows_N, mean_squares_N, is_on_N, alpha_N):
+    """Return the learning rates of rows that move at once, by Adagrad's sums after all of them have been added."""
+    tl.atomic_add(squares + rows_N, mean_squares_N, mask=is_on_N, sem="relaxed")
+    tl.debug_barrier()  # what other threads have added is read
+    return _rates_now(squares, rows_N, is_on_N, alpha_N)
 
 
 @triton.jit
-def _rates(squares, rows_N, mean_squares_N, same_NN, before_NN, is_on_N, alpha_N, IS_ADAGRAD: tl.constexpr):
-    """Return the learning rates of N rows that move in turn, after adding to Adagrad's sums; same_NN, before_NN: of `_same_rows`.
-
-    The first turn of a row adds for all of them, as the order within one atomic add is not known.
-    """
-    rates_N = alpha_N
-    if IS_ADAGRAD:
-        all_N = tl.sum(same_NN * mean_squares_N[:, None], axis=0)
-        is_first_N = is_on_N & (tl.sum(before_NN, axis=0) == 0)
-        sums_N = tl.atomic_add(squares + rows_N, all_N, mask=is_first_N, sem="relaxed")
-        sums_N = tl.where(is_first_N, sums_N, 0.0) + mean_squares_N
-        rates_N = alpha_N / tl.sqrt(sums_N + tl.sum(before_NN * sums_N[:, None], axis=0) + _EPSILON)
-    return rates_N
+def _rates_now(squares, rows_N, is_on_N, alpha_N):
+    return alpha_N / tl.sqrt(tl.load(squares + rows_N, mask=is_on_N, other=1.0, cache_modifier=".cg") + _EPSILON)
 
 
 @triton.jit
 def _move_inputs(
-    inputs, squares, l2s, g_MD, square_M, page_M, factor_M, alpha_M, atomic_d, D: tl.constexpr, W: tl.constexpr
+    inputs, squares, l2s, g_MD, page_M, factor_M, alpha_M, atomic_d, D: tl.constexpr, W: tl.constexpr
 ):
     """Move the inputs of the pages at a lag by the steps of the sums. Returns the products of steps and inputs."""
     d, is_page_M, at_MD = _lanes(D), page_M >= 0, inputs + page_M.to(tl.int64)[:, None] * D
     has_MD = is_page_M[:, None] & (d < D)[None, :]
     c_MD = tl.load(at_MD + d[None, :], mask=has_MD, other=0.0, cache_modifier=".cg")
-    same_MM, before_MM = _same_rows(page_M)
-    mean_M = factor_M * factor_M * square_M
-    rate_M = _rates(squares, page_M, mean_M, same_MM, before_MM, is_page_M, alpha_M, True)
+    rate_M = _rates_now(squares, page_M, is_page_M, alpha_M)
     shrink_M = rate_M * (_L2_WINDOW / W) * tl.load(l2s + page_M, mask=is_page_M, other=0.0)
     step_MD = (rate_M * factor_M)[:, None] * g_MD - shrink_M[:, None] * c_MD
     is_moved_MD = is_page_M[:, None] & (atomic_d < D - _NUM_BIASES)[None, :]

@@ -14,13 +14,12 @@ import triton
 import triton.language as tl
 
 from surf2vec.trainer.config import TRAIL_BIAS, TRAIL_BIASES
-from surf2vec.trainer.kernels.programs import _draw_block, _lanes, _mix, _move_inputs, _rates, _same_rows, consecutive
+from surf2vec.trainer.kernels.programs import _draw_block, _lanes, _mix, _move_inputs, _rates, as_loaded, consecutive
 from surf2vec.trainer.kernels.signature import LAG_RATE, LEAST_LAG, TRAIL_RATE
 from surf2vec.trainer.model.rows import EPSILON
 
 _EPSILON, _NUM_BIASES, _BIAS = tl.constexpr(EPSILON), tl.constexpr(TRAIL_BIASES), tl.constexpr(TRAIL_BIAS)
 _TRAIL_RATE, _LEAST_LAG, _LAG_RATE = tl.constexpr(TRAIL_RATE), tl.constexpr(LEAST_LAG), tl.constexpr(LAG_RATE)
-_TINY = tl.constexpr(1e-30)  # for a factor of zero or less, so that it has a logarithm
 
 
 @triton.jit(do_not_specialize=["num_items"])  # otherwise Triton compiles again for 1 and for multiples of 16
@@ -174,9 +173,8 @@ def _learn(
     )
     whole_M = others_M + tl.exp(score_M - highest_M)
     pull_M, share_M = tl.where(is_on_M, others_M / whole_M, 0.0), tl.where(is_on_M, -1.0 / whole_M, 0.0)
-    now_MD, pulls_BM = own_MD, share_M[None, :] * tl.exp(scores_BM - highest_M[None, :])
+    pulls_BM = share_M[None, :] * tl.exp(scores_BM - highest_M[None, :])
     if not IS_FROZEN:
-        same_MM, before_MM = _same_rows(tl.where(is_on_M, row_M, -1))
         if W > 0:  # L2 holds the biases, too, and is not in the sums
             l2_MD = l2[:, None]
             square_M = pull_M * pull_M * tl.sum(h_MD * h_MD, axis=1) / D
@@ -184,23 +182,21 @@ def _learn(
             l2_MD = tl.where(d < NUM_FREE, l2, 0.0)[None, :]
             gradient_MD = pull_M[:, None] * h_MD - l2_MD * own_MD
             square_M = tl.sum(gradient_MD * gradient_MD, axis=1) / D
-        rate_M = _rates(squares, row_M, square_M, same_MM, before_MM, is_on_M, alpha_M, IS_ADAGRAD)
+        rate_M = alpha_M
+        if IS_ADAGRAD:
+            rate_M = _rates(squares, row_M, square_M, is_on_M, alpha_M)
         for first in tl.range(0, K, B, num_stages=1):
             if K > B:
                 rows_B = _draw_block(noise, step, first, K, B)
                 _v_BD, scores_BM = _score(items, h_MD, look, rows_B, first, D, K, B, W, PRECISION)
                 pulls_BM = share_M[None, :] * tl.exp(tl.minimum(scores_BM - highest_M[None, :], 0.0))
             _move_negatives(items, rows_B, first, pulls_BM, h_MD, alpha, atomic_d, D, K, B, IS_ADAGRAD, PRECISION)
-        adds_M = is_on_M
-        if W == 0:  # the last lane of a row adds what all have moved it
-            now_MD = _own_rows_in_turn(own_MD, h_MD, pull_M, rate_M, before_MM, l2, D, NUM_FREE, PRECISION)
-            adds_M = is_on_M & (tl.sum(same_MM - before_MM, axis=0) == 1)
-        step_MD = now_MD - own_MD + rate_M[:, None] * (pull_M[:, None] * h_MD - l2_MD * now_MD)
+        step_MD = rate_M[:, None] * (pull_M[:, None] * h_MD - l2_MD * own_MD)
         at_MD = starts_M[:, None] + atomic_d[None, :]
-        tl.atomic_add(at_MD, step_MD, mask=adds_M[:, None] & (atomic_d < D)[None, :], sem="relaxed")
+        tl.atomic_add(at_MD, step_MD, mask=is_on_M[:, None] & (atomic_d < D)[None, :], sem="relaxed")
     if K > B:
-        return pull_M[:, None] * now_MD + share_M[:, None] * sums_MD
-    return tl.dot(tl.trans(pulls_BM), v_BD, pull_M[:, None] * now_MD, input_precision=PRECISION)
+        return as_loaded(pull_M[:, None] * own_MD + share_M[:, None] * sums_MD)
+    return as_loaded(tl.dot(tl.trans(pulls_BM), v_BD, pull_M[:, None] * own_MD, input_precision=PRECISION))
 
 
 @triton.jit
@@ -256,32 +252,9 @@ def _move_negatives(
     has_B = first + tl.arange(0, B) < K
     steps_BD, rates_B = tl.dot(pulls_BM, h_MD, input_precision=PRECISION), alpha + rows_B * 0.0
     if IS_ADAGRAD:
-        square_B = tl.sum(steps_BD * steps_BD, axis=1) / D
-        sums_B = tl.atomic_add(squares + rows_B, square_B, mask=has_B, sem="relaxed")
-        rates_B = alpha / tl.sqrt(tl.where(has_B, sums_B, 0.0) + square_B + _EPSILON)
+        rates_B = _rates(squares, rows_B, tl.sum(steps_BD * steps_BD, axis=1) / D, has_B, rates_B)
     at_BD = outputs + rows_B[:, None] * D + atomic_d[None, :]
     tl.atomic_add(at_BD, rates_B[:, None] * steps_BD, mask=has_B[:, None] & (atomic_d < D)[None, :], sem="relaxed")
-
-
-@triton.jit
-def _own_rows_in_turn(
-    own_MD, u_MD, pull_M, rate_M, before_MM, l2, D: tl.constexpr, NUM_FREE: tl.constexpr, PRECISION: tl.constexpr
-):
-    """Return the lanes' own rows as they are at their turns, after the lanes before them moved the same rows.
-
-    By the formula of README.md, with products by logarithms; the bias does not shrink.
-    """
-    d, grow_M = _lanes(D), rate_M * pull_M
-    log_M = tl.log2(tl.maximum(1.0 - rate_M * l2, _TINY))
-    logs_M = tl.sum(before_MM * log_M[:, None], axis=0)
-    logs_MM = before_MM * (logs_M[None, :] - (logs_M + log_M)[:, None])
-    grows_MM = before_MM * tl.exp2(logs_MM) * grow_M[:, None]
-    now_MD = tl.exp2(logs_M)[:, None] * own_MD + tl.dot(tl.trans(grows_MM), u_MD, input_precision=PRECISION)
-    if NUM_FREE < D:
-        bias_M = tl.sum(tl.where((d == D - 1)[None, :], u_MD, 0.0), axis=1)
-        biases_M = tl.sum(before_MM * (grow_M * bias_M)[:, None], axis=0)
-        now_MD = tl.where((d < NUM_FREE)[None, :], now_MD, own_MD + biases_M[:, None])
-    return now_MD
 
 
 @triton.jit
@@ -325,17 +298,21 @@ def _train_sums(
     g_MD = tl.where((d < D - _NUM_BIASES)[None, :], g_MD, 0.0)
     atomic_d = consecutive(d, noise[3], HAS_WIDE_ATOMICS)
     square_M = tl.sum(g_MD * g_MD, axis=1) / D
+    for lag in range(W):
+        page_M, weight_M = _pages(tokens, lags, look, lag, W)
+        factor_M = weight_M * scale_M
+        tl.atomic_add(input_squares + page_M, factor_M * factor_M * square_M, mask=page_M >= 0, sem="relaxed")
+    tl.debug_barrier()  # what other threads have added is read
     lag_L = tl.arange(0, triton.next_power_of_2(2 * W))
-    steps_L = lag_L * 0.0
+    steps_ML = row_M[:, None] * lag_L[None, :] * 0.0
     for lag in range(W):  # inputs move lag after lag
         page_M, weight_M = _pages(tokens, lags, look, lag, W)
         towards_M = scale_M * _move_inputs(
-            inputs, input_squares, l2s, g_MD, square_M, page_M, weight_M * scale_M, alpha_M, atomic_d, D, W
+            inputs, input_squares, l2s, g_MD, page_M, weight_M * scale_M, alpha_M, atomic_d, D, W
         )
-        before = tl.sum(tl.where(is_backward_M, 0.0, towards_M), axis=0)
-        after = tl.sum(tl.where(is_backward_M, towards_M, 0.0), axis=0)
-        steps_L += tl.where(lag_L == lag, before, 0.0) + tl.where(lag_L == W + lag, after, 0.0)
-    _move_lags(lags, lag_squares, lag_L, steps_L, alpha)
+        at_M = lag + tl.where(is_backward_M, W, 0)
+        steps_ML = tl.where(lag_L[None, :] == at_M[:, None], towards_M[:, None], steps_ML)
+    _move_lags(lags, lag_squares, lag_L, tl.sum(steps_ML, axis=0), alpha)
 
 
 @triton.jit

@@ -58,7 +58,7 @@ def compare_tiles(
     work = make_work(TrainConfig(**{"parts": "interest", "sample": 0, **settings}), num_users, num_items, recency=3)
     users, items = make_rows(work)
     wanted_users, wanted_items = deepcopy(users), deepcopy(items)
-    with mock.patch.object(reference, "KEEPS_PLACES", True):
+    with mock.patch.object(reference, "AT_ONCE", True):
         num_wanted = reference.train_users(wanted_users, wanted_items, work)
     with set_precision(gpu, precision):
         num_kept = gpu.train_users(users, items, work)
@@ -121,12 +121,13 @@ def compare_trail_apart(backward: float) -> float:
 
 def compare_trail(precision: str) -> float:
     """The largest difference of the GPU's trail, as shipped, from its reference."""
-    from tests.trainer.kernels import reference_trail
+    from tests.trainer.kernels import reference, reference_trail
     from tests.trainer.kernels.test_gpu_trail import arrays, gpu, make_case
 
     trail, tables, work = make_case(40, vector_size=64, trail_negative=64)
     wanted = deepcopy(trail)
-    reference_trail.train_trail(wanted, work, tables, 0.5, at_once=True)
+    with mock.patch.object(reference, "AT_ONCE", True):
+        reference_trail.train_trail(wanted, work, tables, 0.5)
     with set_precision(gpu, precision):
         gpu.train_trail(trail, work, tables, 0.5)
     return max(map(largest_share, arrays(trail), arrays(wanted)))

@@ -17,11 +17,12 @@ from surf2vec.trainer.model.objectives import MAX_SCORE, RANGE_32
 from surf2vec.trainer.model.rows import EPSILON, Items, Rows
 from surf2vec.trainer.model.trees import path
 
+AT_ONCE = False
+"""Whether the rows of a step move at once, as on a card, and lanes stay in order. Otherwise they move in turn, and the last lane
+takes the place of one that has no more users.
+"""
 NUM_AT_ONCE = 10**9
 """Negatives that a card reads at a time. If there are more, it scores them anew before it moves them, block after block."""
-
-KEEPS_PLACES = False
-"""Whether the lanes after one that has no more users stay in order, as on a card. Otherwise the last lane takes its place."""
 
 Sums = dict[int, np.ndarray]
 """Gradients of items that stand still, float32[D], by row."""
@@ -116,12 +117,12 @@ def tiles_of(work: Pass, key: int) -> Iterator[tuple[list[Lane], np.ndarray]]:
                 lanes[m] = following
                 m += 1
             else:
-                remove_lane(lanes, m, KEEPS_PLACES)
+                remove_lane(lanes, m)
 
 
-def remove_lane(lanes: list[Any], m: int, keeps_places: bool) -> None:
-    last = lanes.pop(m if keeps_places else -1)
-    if not keeps_places and m < len(lanes):
+def remove_lane(lanes: list[Any], m: int) -> None:
+    last = lanes.pop(m if AT_ONCE else -1)
+    if not AT_ONCE and m < len(lanes):
         lanes[m] = last
 
 
@@ -167,30 +168,60 @@ def learn_by_draws(
     pulls_MR = is_own_R - p_MR
     steps_MD, steps_KD = pulls_MR[:, 1:] @ v_KD, pulls_MR[:, 1:].T @ h_MD
     l2_D = np.float32(config.item_l2) * (np.arange(h_MD.shape[1]) < config.num_free)
+    if AT_ONCE:
+        gradients_MD = pulls_MR[:, :1] * h_MD - l2_D * own_MD
+        alphas_M = np.array([lane.alpha for lane in lanes])
+        squares_M = np.mean(gradients_MD**2, axis=1)
+        move_at_once(
+            outputs, h_MD, own_M, gradients_MD, squares_M, alphas_M, negatives_K, scores_MR, pulls_MR, corrections,
+            config.optimizer == "adagrad",
+        )  # fmt: skip
+        return steps_MD + pulls_MR[:, :1] * own_MD
     for m, (lane, item, pull) in enumerate(zip(lanes, own_M, pulls_MR[:, 0], strict=True)):
         steps_MD[m] += pull * v[item]
         gradient_D, scored_D = (pull * h_MD[m] - l2_D * row_D for row_D in (v[item], own_MD[m]))
         move_output(outputs, item, gradient_D, scored_D, lane.alpha, work, sums)
-    for k, (item, step_D) in enumerate(zip(negatives_K, steps_KD, strict=True)):
-        if k >= NUM_AT_ONCE:
-            scores_M = np.where(own_M == item, -np.inf, h_MD @ v_KD[k] - corrections[item])
-            step_D = pull_anew(scores_MR, scores_M) @ h_MD
-        before_D = v[item].copy()
+    for item, step_D in zip(negatives_K, steps_KD, strict=True):
         move_output(outputs, item, step_D, step_D, lanes[0].alpha, work, sums)
-        note_move(v_KD, negatives_K, k, v[item] - before_D)
     return steps_MD
 
 
-def note_move(v_KD: np.ndarray, rows_K: np.ndarray, k: int, move_D: np.ndarray) -> None:
-    """Move the copies of a negative that are in later blocks."""
-    is_later_K = np.arange(len(rows_K)) // NUM_AT_ONCE > k // NUM_AT_ONCE
-    v_KD[is_later_K & (rows_K == rows_K[k])] += move_D
+def move_at_once(
+    outputs: Rows, h_MD: np.ndarray, own_M: np.ndarray, gradients_MD: np.ndarray, squares_M: np.ndarray, alphas_M: np.ndarray,
+    negatives_K: np.ndarray, scores_MR: np.ndarray, pulls_MR: np.ndarray, corrections: np.ndarray, is_adagrad: bool,
+) -> None:  # fmt: skip
+    """Move the lanes' own rows and the negatives as a card: equal rows have one rate, by the sum that all of them have raised.
+
+    scores_MR: -inf where a negative does not count. Blocks after the first are scored by the rows as they are by then.
+    """
+    v = outputs.vectors
+    rates_M = rates_at_once(outputs, own_M, squares_M, alphas_M, is_adagrad)
+    for first in range(0, len(negatives_K), NUM_AT_ONCE):
+        block = slice(1 + first, 1 + first + NUM_AT_ONCE)
+        rows_B, pulls_MB = negatives_K[first:][:NUM_AT_ONCE], pulls_MR[:, block]
+        if first:
+            scores_MB = np.where(np.isinf(scores_MR[:, block]), -np.inf, h_MD @ v[rows_B].T - corrections[rows_B])
+            pulls_MB = pull_anew(scores_MR, scores_MB)
+        steps_BD = pulls_MB.T @ h_MD
+        rates_B = rates_at_once(outputs, rows_B, np.mean(steps_BD**2, axis=1), alphas_M[0], is_adagrad)
+        np.add.at(v, rows_B, rates_B[:, None] * steps_BD)
+    np.add.at(v, own_M, rates_M[:, None] * gradients_MD)
 
 
-def pull_anew(scores_MR: np.ndarray, scores_M: np.ndarray) -> np.ndarray:
-    """The pulls of a negative by its scores as they are now, at most the highest, and by the sum over all rows as they were."""
-    highest_M = scores_MR.max(axis=1)
-    return -np.exp(np.minimum(scores_M - highest_M, 0)) / np.exp(scores_MR - highest_M[:, None]).sum(axis=1)
+def rates_at_once(
+    table: Rows, rows_N: np.ndarray, squares_N: np.ndarray, alphas: np.ndarray, is_adagrad: bool
+) -> np.ndarray:
+    """The learning rates of rows after all of them have been added to Adagrad's sums."""
+    if not is_adagrad:
+        return np.broadcast_to(alphas, rows_N.shape)
+    np.add.at(table.squares, rows_N, squares_N)
+    return np.asarray(alphas / np.sqrt(table.squares[rows_N] + np.float32(EPSILON)))
+
+
+def pull_anew(scores_MR: np.ndarray, scores_MB: np.ndarray) -> np.ndarray:
+    """The pulls of negatives by their scores as they are now, at most the highest, and by the sum over all rows as they were."""
+    highest_M1 = scores_MR.max(axis=1, keepdims=True)
+    return -np.exp(np.minimum(scores_MB - highest_M1, 0)) / np.exp(scores_MR - highest_M1).sum(axis=1, keepdims=True)
 
 
 def move_output(

@@ -22,7 +22,7 @@ from surf2vec.trainer.kernels.signature import (
 from surf2vec.trainer.model.objectives import TrailTables
 from surf2vec.trainer.model.rows import Rows, TrailItems
 from tests.trainer.kernels import reference
-from tests.trainer.kernels.reference import draw_negative, note_move, pull_anew, remove_lane, softmax
+from tests.trainer.kernels.reference import draw_negative, move_at_once, rates_at_once, remove_lane, softmax
 
 TINY = np.float32(1e-12)
 
@@ -50,12 +50,8 @@ class Look:
     alpha: np.float32
 
 
-def train_trail(trail: TrailItems, work: Pass, tables: TrailTables, backward: float, at_once: bool = False) -> int:
-    """Train the targets of the users `work.order` once, in place; returns how many there were.
-
-    at_once: rows that several lanes have move as on a card, lag after lag, L2 and the lags' steps by the rows before; otherwise
-    lane after lane.
-    """
+def train_trail(trail: TrailItems, work: Pass, tables: TrailTables, backward: float) -> int:
+    """Train the targets of the users `work.order` once, in place; returns how many there were."""
     num_targets = 0
     streams = work.streams.tolist()
     for first, last in pairwise(streams):
@@ -68,14 +64,14 @@ def train_trail(trail: TrailItems, work: Pass, tables: TrailTables, backward: fl
             while len(lanes) < TRAIL_TILE_USERS and waiting:
                 lanes.append(waiting.pop(0))
             looks = [look(trail, lane, work.config.trail_window) for lane in lanes]
-            train_step(trail, looks, work, tables, key, step, at_once)
+            train_step(trail, looks, work, tables, key, step)
             num_targets += len(lanes)
             step += 1
-            leave(lanes, waiting if at_once else [], keeps_places=at_once)
+            leave(lanes, waiting if reference.AT_ONCE else [])
     return num_targets
 
 
-def leave(lanes: list[Lane], waiting: list[Lane], keeps_places: bool) -> None:
+def leave(lanes: list[Lane], waiting: list[Lane]) -> None:
     """Go on to the next target; one that waits takes the place of one that has ended."""
     number = 0
     while number < len(lanes):
@@ -86,7 +82,7 @@ def leave(lanes: list[Lane], waiting: list[Lane], keeps_places: bool) -> None:
             lanes[number] = waiting.pop(0)
             number += 1
         else:
-            remove_lane(lanes, number, keeps_places)
+            remove_lane(lanes, number)
 
 
 def user_key(work: Pass, user: int) -> int:
@@ -129,17 +125,16 @@ def look(trail: TrailItems, lane: Lane, window: int) -> Look:
     return Look(pages, lags, list(scale * weights), np.float32(scale), hidden, item, lane.alpha)
 
 
-def train_step(
-    trail: TrailItems, looks: list[Look], work: Pass, tables: TrailTables, key: int, step: int, at_once: bool
-) -> None:
+def train_step(trail: TrailItems, looks: list[Look], work: Pass, tables: TrailTables, key: int, step: int) -> None:
     """Score the lanes' targets against the same negatives, then move all rows by the steps of the rows as they were."""
     v = trail.outputs.vectors
     draws = [draw(key, step, TILE, k) for k in range(work.config.trail_negative)]
     rows_K = np.array([draw_negative(bits, work) for bits in draws])
-    negatives_KD, items = v[rows_K].copy(), [one.item for one in looks]
-    own_MD, steps_MD = v[items].copy(), np.zeros((len(looks), v.shape[1]), np.float32)
-    pulls_M, pulls_MK = np.zeros(len(looks), np.float32), np.zeros((len(looks), len(rows_K)), np.float32)
-    scores_MR = np.zeros((len(looks), 1 + len(rows_K)), np.float32)
+    negatives_KD, items_M = v[rows_K], np.array([one.item for one in looks])
+    own_MD, steps_MD = v[items_M], np.zeros((len(looks), v.shape[1]), np.float32)
+    pulls_MR = np.zeros((len(looks), 1 + len(rows_K)), np.float32)
+    scores_MR = np.full(pulls_MR.shape, -np.inf, np.float32)
+    scores_MR[:, 0] = 0
     for m, one in enumerate(looks):
         if not one.pages:
             continue
@@ -148,45 +143,70 @@ def train_step(
         own = own_MD[m] @ one.hidden - tables.corrections[one.item] - np.log(work.config.negative_weight)
         scores_MR[m] = np.append(own, scores_K)
         p = softmax(scores_MR[m])
-        pulls_M[m], pulls_MK[m] = p[1:].sum(), -p[1:]
-        steps_MD[m] = pulls_MK[m] @ negatives_KD
-    hidden_MD = np.stack([one.hidden for one in looks])
-    negative_steps_KD = pulls_MK.T @ hidden_MD
+        pulls_MR[m] = np.append(p[1:].sum(), -p[1:])
+        steps_MD[m] = pulls_MR[m, 1:] @ negatives_KD
+    (move_outputs_at_once if reference.AT_ONCE else move_outputs_in_turn)(
+        trail.outputs, looks, rows_K, scores_MR, pulls_MR, steps_MD, tables
+    )
+    move_inputs(trail, looks, steps_MD, tables)
 
+
+def move_outputs_in_turn(
+    outputs: Rows, looks: list[Look], rows_K: np.ndarray, scores_MR: np.ndarray, pulls_MR: np.ndarray, steps_MD: np.ndarray,
+    tables: TrailTables,
+) -> None:  # fmt: skip
+    """Move the targets' rows, then the negatives, and add the targets' pulls to steps_MD."""
+    v = outputs.vectors
+    negative_steps_KD = pulls_MR[:, 1:].T @ np.stack([one.hidden for one in looks])
     for m, one in enumerate(looks):
         if one.pages:
-            rate = rate_of(trail.outputs, one.item, pulls_M[m] ** 2 * np.mean(one.hidden**2), one.alpha)
-            row_D = own_MD[m] if at_once else v[one.item].copy()
-            steps_MD[m] += pulls_M[m] * row_D
-            v[one.item] += rate * (pulls_M[m] * one.hidden - tables.l2s[one.item] * row_D)
-    for k, (row, step_D) in enumerate(zip(rows_K, negative_steps_KD, strict=True)):
-        if k >= reference.NUM_AT_ONCE:
-            scores_M = np.where(
-                np.isinf(scores_MR[:, 1 + k]), -np.inf, hidden_MD @ negatives_KD[k] - tables.corrections[row]
-            )
-            step_D = np.where([bool(one.pages) for one in looks], pull_anew(scores_MR, scores_M), 0) @ hidden_MD
-        move_D = rate_of(trail.outputs, row, np.mean(step_D**2), looks[0].alpha) * step_D
-        v[row] += move_D
-        note_move(negatives_KD, rows_K, k, move_D)
-    move_inputs(trail, looks, steps_MD, tables, at_once)
+            pull, row_D = pulls_MR[m, 0], v[one.item].copy()
+            rate = rate_of(outputs, one.item, pull**2 * np.mean(one.hidden**2), one.alpha)
+            steps_MD[m] += pull * row_D
+            v[one.item] += rate * (pull * one.hidden - tables.l2s[one.item] * row_D)
+    for row, step_D in zip(rows_K, negative_steps_KD, strict=True):
+        v[row] += rate_of(outputs, row, np.mean(step_D**2), looks[0].alpha) * step_D
 
 
-def move_inputs(trail: TrailItems, looks: list[Look], steps_MD: np.ndarray, tables: TrailTables, at_once: bool) -> None:
-    """Move the pages that were looked at, but for the two biases, and then the weights of the lags."""
+def move_outputs_at_once(
+    outputs: Rows, looks: list[Look], rows_K: np.ndarray, scores_MR: np.ndarray, pulls_MR: np.ndarray, steps_MD: np.ndarray,
+    tables: TrailTables,
+) -> None:  # fmt: skip
+    """As `move_outputs_in_turn`, by the rows as they were."""
+    h_MD, items_M = np.stack([one.hidden for one in looks]), np.array([one.item for one in looks])
+    own_MD, l2_M = outputs.vectors[items_M], tables.l2s[items_M] * [bool(one.pages) for one in looks]
+    gradients_MD = pulls_MR[:, :1] * h_MD - l2_M[:, None] * own_MD
+    squares_M, alphas_M = pulls_MR[:, 0] ** 2 * np.mean(h_MD**2, axis=1), np.array([one.alpha for one in looks])
+    steps_MD += pulls_MR[:, :1] * own_MD
+    move_at_once(
+        outputs, h_MD, items_M, gradients_MD, squares_M, alphas_M, rows_K, scores_MR, pulls_MR, tables.corrections, True
+    )
+
+
+def move_inputs(trail: TrailItems, looks: list[Look], steps_MD: np.ndarray, tables: TrailTables) -> None:
+    """Move the pages that were looked at, but for the two biases, and then the weights of the lags.
+
+    On a card lag after lag, L2 and the lags' steps by the rows before, at rates by the sums that all have raised.
+    """
     lag_steps = np.zeros(len(trail.lags.squares), np.float32)
-    moves = [(one, step_D, i) for one, step_D in zip(looks, steps_MD, strict=True) for i in range(len(one.pages))]
-    window = len(lag_steps) // 2
-    if at_once:
-        moves.sort(key=lambda move: move[0].lags[move[2]] % window)
-    before, lag_before = trail.inputs.vectors, -1
-    for one, step_D, i in moves:
-        page, lag, factor, free_D = one.pages[i], one.lags[i], one.factors[i], step_D[:-2]
-        if at_once and lag % window != lag_before:
+    moves = [(one, step_D[:-2], i) for one, step_D in zip(looks, steps_MD, strict=True) for i in range(len(one.pages))]
+    window, before, lag_before = len(lag_steps) // 2, trail.inputs.vectors, -1
+    squares = [one.factors[i] ** 2 * (free_D**2).sum() / before.shape[1] for one, free_D, i in moves]
+    if reference.AT_ONCE:
+        pages = np.array([one.pages[i] for one, _, i in moves], np.int64)
+        alphas = np.array([one.alpha for one, _, _ in moves])
+        rates = rates_at_once(trail.inputs, pages, np.array(squares), alphas, True).tolist()
+        order = sorted(range(len(moves)), key=lambda number: moves[number][0].lags[moves[number][2]] % window)
+    else:
+        rates, order = [], list(range(len(moves)))
+    for number in order:
+        one, free_D, i = moves[number]
+        page, lag, factor = one.pages[i], one.lags[i], one.factors[i]
+        if rates and lag % window != lag_before:
             before, lag_before = trail.inputs.vectors.copy(), lag % window
         c = before[page][:-2].copy()
         lag_steps[lag] += one.scale * (free_D @ c)
-        square = factor**2 * (free_D**2).sum() / len(step_D)
-        rate = rate_of(trail.inputs, page, square, one.alpha)
+        rate = np.float32(rates[number] if rates else rate_of(trail.inputs, page, squares[number], one.alpha))
         trail.inputs.vectors[page][:-2] += rate * (
             factor * free_D - np.float32(L2_WINDOW / window) * tables.l2s[page] * c
         )

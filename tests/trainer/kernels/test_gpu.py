@@ -113,7 +113,7 @@ def check_agreement(work: Pass, tile_users: int = 3, tolerance: float = TOLERANC
     users, items = make_rows(work)
     expected_users, expected_items = deepcopy(users), deepcopy(items)
     num_at_once = gpu.negatives_at_once(work.config.negative, work.config.interest_size)
-    with mock.patch.multiple(reference, NUM_AT_ONCE=num_at_once, KEEPS_PLACES=True):
+    with mock.patch.multiple(reference, NUM_AT_ONCE=num_at_once, AT_ONCE=True):
         expected = reference.train_users(expected_users, expected_items, work)
     assert train(users, items, work) == expected
     rtol = 5e-4 if tolerance == CARD_TOLERANCE else 1e-6  # of sums, which grow to 30

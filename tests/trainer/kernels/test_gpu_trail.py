@@ -36,10 +36,9 @@ def check_agreement(case: Case, backward: float) -> int:
     """A card and its reference end with the same rows. Returns the number of targets."""
     trail, tables, work = case
     expected = deepcopy(trail)
-    with mock.patch.object(
-        reference, "NUM_AT_ONCE", gpu.negatives_at_once(work.config.trail_negative, work.config.trail_size)
-    ):
-        wanted = reference_trail.train_trail(expected, work, tables, backward, at_once=True)
+    num_at_once = gpu.negatives_at_once(work.config.trail_negative, work.config.trail_size)
+    with mock.patch.multiple(reference, NUM_AT_ONCE=num_at_once, AT_ONCE=True):
+        wanted = reference_trail.train_trail(expected, work, tables, backward)
     assert gpu.train_trail(trail, work, tables, backward) == wanted
     for found, other in zip(arrays(trail), arrays(expected), strict=True):
         np.testing.assert_allclose(found, other, atol=TOLERANCE, rtol=SHARE)
