@@ -1,10 +1,16 @@
 """Compiles the GPU's programs for several cards, without a card, and prints a table of what they need, for docs/card.md.
 
-    python -m tests.benchmarks.gpu_compile [--targets 80 90] [--used] [--json]    --used: only the warps that `gpu.launch` takes
+    python -m tests.benchmarks.gpu_compile [--targets 80 90] [--used | --registers 128 168] [--json]
 
-A pair is a token of one user with its negatives. Instructions are those of the compiled loop over tokens (or steps, of 32 pairs
-in a tile), all branches counted, times the warps of a program; the trail's loops over the pages before a token count as often as
-they run. Spilled: bytes of a thread's numbers that found no register.
+--used: only the warps that `gpu.launch` takes; --registers: the shipped programs alone, with at most so many registers a thread,
+too. A pair is a token of one user with its negatives. Instructions are those of the compiled loop over steps, of 32 pairs, all
+branches counted, times the warps of a program; loops over the pages before a token, or over blocks of negatives, count as often
+as they run. Spilled: bytes of a thread's numbers that found no register.
+
+The prediction is arithmetic, not a measurement: a step takes CYCLES for each instruction of a warp and each barrier, and what
+rows take to arrive; as many programs share a multiprocessor as its registers and shared memory allow; and the issue slots and the
+first-level cache, which holds shared memory and what is spilled, are bounds. The cycles were fitted to a simulation of an
+earlier program for an H100 (776 M pairs a second by 346 instructions and 180 barriers, 1,231 M by 200 and 107).
 """
 
 import argparse
@@ -35,15 +41,15 @@ PROGRAMS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     f"{name}, {dims} dimensions": ({"vector_size": dims, **settings}, warps)
     for dims in (64, 128)
     for name, settings, warps in (
-        ("16 shared by 32", {"negative": 16}, (4, 8)),
-        ("32 shared by 32", {"negative": 32}, (4, 8)),
+        ("16 shared by 32", {"negative": 16}, (1, 2, 4)),
+        ("32 shared by 32", {"negative": 32}, (1, 2, 4)),
     )
 } | {
-    f"{negatives} shared by 32, {dims} dimensions": ({"vector_size": dims, "negative": negatives}, (4, 8))
+    f"{negatives} shared by 32, {dims} dimensions": ({"vector_size": dims, "negative": negatives}, (2, 4, 8))
     for dims, negatives in ((64, 64), (64, 256), (256, 16), (256, 64))
 } | {
     f"trail: {negatives} shared by 32, {dims} dimensions": (
-        {"parts": "trail", "vector_size": dims, "trail_negative": negatives}, (4, 8),
+        {"parts": "trail", "vector_size": dims, "trail_negative": negatives}, (2, 4, 8),
     ) for dims, negatives in ((64, 64), (64, 256), (128, 64), (256, 64))
 }  # fmt: skip
 """Settings of a program, and the warps that are compared."""
@@ -56,14 +62,26 @@ TYPES = (
     | dict.fromkeys(("recency_rate", "l2", "item_l2", "handicap"), "fp32")
     | {"num_items": "i32"}
 )
+SHIPPED = ("32 shared by 32, 64 dimensions", "trail: 64 shared by 32, 64 dimensions")
+CYCLES = {"instruction": 4, "barrier": 30, "rows": 2800}
+LEFT_KB = 16  # of the first-level cache, for what is read
+CARDS = {
+    80: (108, 1.41e9, 164, 192),
+    86: (28, 1.78e9, 100, 128),
+    90: (132, 1.76e9, 228, 256),
+    120: (170, 2.41e9, 100, 128),
+}
+"""By compute capability, an A100, RTX 3060, H100 and RTX 5090: multiprocessors, clock, and of each the kilobytes of shared memory
+and of the first-level cache, which has it.
+"""
 UNUSED = {False: ("inputs", "input_squares", "lags", "lag_squares", "l2s"), True: ("users", "user_squares")}
 """Arguments that are None, of the interest and of the trail."""
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 OPCODE = r"(?:@!?U?P\w+ )?"
 
 
-def compile_program(config: TrainConfig, target: int, warps: int) -> Any:
-    """The training program of these settings, compiled as `gpu.launch` would have it for this target."""
+def compile_program(config: TrainConfig, target: int, warps: int, registers: int | None = None) -> Any:
+    """The training program of these settings, compiled as `gpu.launch` would have it for this target; registers: at most."""
     is_trail = config.trail_size > 0
     negatives = config.trail_negative if is_trail else config.negative
     constants: dict[str, Any] = dict.fromkeys(UNUSED[is_trail]) | {
@@ -77,12 +95,14 @@ def compile_program(config: TrainConfig, target: int, warps: int) -> Any:
     signature = {name: types[name] for name in gpu.train_stream.arg_names}
     aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind.startswith("*")}
     source = ASTSource(gpu.train_stream, signature, constexprs=constants, attrs=aligned)
-    return triton.compile(source, target=GPUTarget("cuda", target, 32), options={"num_warps": warps})
+    return triton.compile(
+        source, target=GPUTarget("cuda", target, 32), options={"num_warps": warps, "maxnreg": registers}
+    )
 
 
-def measure(config: TrainConfig, target: int, warps: int) -> dict[str, Any]:
+def measure(config: TrainConfig, target: int, warps: int, most_registers: int | None = None) -> dict[str, Any]:
     """What a compiled program needs; code: its instructions, as text."""
-    binary = compile_program(config, target, warps)
+    binary = compile_program(config, target, warps, most_registers)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary.asm["cubin"])
         file.flush()
@@ -93,14 +113,29 @@ def measure(config: TrainConfig, target: int, warps: int) -> dict[str, Any]:
     found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", usage)
     assert found is not None, usage
     registers, stack, local = (int(number) for number in found.groups())
-    loop = longest_loop(code, config.trail_window if config.trail_size else 1)
+    loop = longest_loop(code, num_repeats(config))
     a_pair = warps / (TRAIL_TILE_USERS if config.trail_size else config.tile_users)
-    atomics = sum(bool(re.match(OPCODE + r"(RED|REDG|ATOM|ATOMG)\.", line)) for line in loop)
+    atomics, barriers = (
+        sum(bool(re.match(OPCODE + kind, line)) for line in loop) for kind in (r"(RED|REDG|ATOM|ATOMG)\.", "BAR")
+    )
     return (
-        {"target": target, "warps": warps, "is_used": warps == used_warps(config, target)}
-        | {"registers": registers, "spilled": stack + local, "shared": binary.metadata.shared}
+        {"target": target, "warps": warps, "is_used": warps == used_warps(config, target) and not most_registers}
+        | {"registers": registers, "spilled": stack + local, "shared": binary.metadata.shared, "barriers": barriers}
         | {"instructions_a_pair": len(loop) * a_pair, "atomics_a_pair": atomics * a_pair, "code": code}
     )
+
+
+def predict(case: dict[str, Any]) -> tuple[int, float]:
+    """Programs of a multiprocessor, and pairs a second of the card of a case."""
+    processors, hertz, shared_kb, cache_kb = CARDS[case["target"]]
+    threads, most_shared, cache = 32 * case["warps"], 1024 * shared_kb, 1024 * (cache_kb - LEFT_KB)
+    instructions = case["instructions_a_pair"] * TRAIL_TILE_USERS / case["warps"]
+    programs = min(65536 // (-(-case["registers"] // 8) * 8 * threads), most_shared // max(case["shared"], 1))
+    while programs > 1 and programs * (case["shared"] + case["spilled"] * threads) > cache:
+        programs -= 1
+    cycles = instructions * CYCLES["instruction"] + case["barriers"] * CYCLES["barrier"] + CYCLES["rows"]
+    cycles = max(cycles, programs * instructions * case["warps"] / 4)
+    return programs, programs * TRAIL_TILE_USERS / cycles * processors * hertz
 
 
 def used_warps(config: TrainConfig, target: int) -> int:
@@ -108,39 +143,46 @@ def used_warps(config: TrainConfig, target: int) -> int:
     return gpu.num_warps(config, target, config.trail_size > 0)
 
 
-def longest_loop(code: str, repeats: int = 1) -> list[str]:
-    """The instructions between a jump back and its target, of the jump that goes back farthest; those of loops in it `repeats`
-    times.
+def num_repeats(config: TrainConfig) -> tuple[int, int]:
+    """How often loops over lags run, and loops over blocks of negatives, which are those with products of matrices."""
+    size, negatives = config.vector_size, config.trail_negative if config.trail_size else config.negative
+    return config.trail_window if config.trail_size else 1, -(-negatives // gpu.negatives_at_once(negatives, size))
+
+
+def longest_loop(code: str, repeats: tuple[int, int]) -> list[str]:
+    """The instructions between a jump back and its target, of the jump that goes back farthest; those of loops in it as often as
+    `num_repeats` says.
     """
     lines = [(int(at, 16), line) for at, line in re.findall(r"^\s*/\*([0-9a-f]{4,})\*/\s+(.*?);", code, re.M)]
     jumps = ((at, re.match(OPCODE + r"BRA\S*\s.*?0x([0-9a-f]+)", line)) for at, line in lines)
     loops = [(int(jump[1], 16), at) for at, jump in jumps if jump and int(jump[1], 16) < at]
     first, last = max(loops, key=lambda loop: loop[1] - loop[0])
-    inner = [(a, b) for a, b in loops if first <= a and b <= last and b - a < (last - first) / 2]
+    inner = [(a, b) for a, b in loops if (a, b) != (first, last) and first <= a and b <= last]
 
     def times(at: int) -> int:
-        return repeats if any(a <= at <= b for a, b in inner) else 1
+        around = min(((b - a, a, b) for a, b in inner if a <= at <= b), default=None)
+        if around is None:
+            return 1
+        has_products = any("HMMA" in line for place, line in lines if around[1] <= place <= around[2])
+        return repeats[has_products]
 
     return [line for at, line in lines if first <= at <= last for _ in range(times(at))]
 
 
-def print_table(cases: dict[str, list[dict[str, Any]]], targets: list[int]) -> None:
-    """Instructions a pair (registers, spilled bytes if any) by program, warps and target; bold: warps that a launch takes."""
-    print("| negatives | warps |", " | ".join(f"sm_{target}" for target in targets), "| shared | atomics a pair |")
-    print("|---|--:|" + "--:|" * len(targets) + "--:|--:|")
-    for name, found in cases.items():
-        for warps in sorted({case["warps"] for case in found}):
-            row = {case["target"]: case for case in found if case["warps"] == warps}
-            cells = [cell(row[target]) if target in row else "" for target in targets]
-            shared = max(case["shared"] for case in row.values())
-            atomics = sorted({round(case["atomics_a_pair"], 1) for case in row.values()})
-            print(f"| {name} | {warps} |", " | ".join(cells), f"| {shared:,} | {atomics[0]:g} to {atomics[-1]:g} |")
-
-
-def cell(case: dict[str, Any]) -> str:
-    spilled = f", {case['spilled']:,} B" if case["spilled"] else ""
-    text = f"{case['instructions_a_pair']:,.0f} ({case['registers']}{spilled})"
-    return f"**{text}**" if case["is_used"] else text
+def print_table(cases: list[dict[str, Any]]) -> None:
+    """A row a program, target, warps and limit of registers; bold: what a launch takes."""
+    print("| program | target | warps | registers | spilled | instructions a pair | barriers a step | atomics a pair | "
+          "programs | M pairs/s |")  # fmt: skip
+    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
+    for case in cases:
+        programs, per_second = predict(case) if case["target"] in CARDS else ("", float("nan"))
+        cells = [
+            f"sm_{case['target']}", case["warps"], case["registers"], f"{case['spilled']:,} B",
+            f"{case['instructions_a_pair']:,.0f}", case["barriers"], f"{case['atomics_a_pair']:.1f}", programs,
+            "" if programs == "" else f"{per_second / 1e6:,.0f}",
+        ]  # fmt: skip
+        name = f"**{case['program']}**" if case["is_used"] else case["program"]
+        print(f"| {name} |", " | ".join(map(str, cells)), "|")
 
 
 def main() -> int:
@@ -148,20 +190,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--targets", nargs="+", type=int, default=list(TARGETS), help="compute capabilities")
     parser.add_argument("--used", action="store_true", help="only the warps that a launch takes")
+    parser.add_argument(
+        "--registers", nargs="+", type=int, default=[], help="limits that the shipped programs are tried with"
+    )
     parser.add_argument("--json", action="store_true", help="a line of JSON a program, with its code")
     arguments = parser.parse_args()
-    cases: dict[str, list[dict[str, Any]]] = {}
+    cases = []
     for name, (settings, compared) in PROGRAMS.items():
+        if arguments.registers and name not in SHIPPED:
+            continue
         config = TrainConfig(**{"parts": "interest"} | settings)
         for target in arguments.targets:
             used = used_warps(config, target)
             for warps in [used] if arguments.used else sorted({*compared, used}):
-                case = measure(config, target, warps)
-                cases.setdefault(name, []).append(case)
-                if arguments.json:
-                    print(json.dumps({"program": name} | case), flush=True)
+                for registers in (None, *arguments.registers):
+                    cases.append({"program": name} | measure(config, target, warps, registers))
+                    if arguments.json:
+                        print(json.dumps(cases[-1]), flush=True)
     if not arguments.json:
-        print_table(cases, arguments.targets)
+        print_table(cases)
     return 0
 
 

@@ -3,9 +3,9 @@
 It agrees with the reference of the tests, with the same draws in the same order, for PV-DBOW in tiles.
 `check_supported` lists the settings that need the CPU. The programs of an order run in parallel and share item rows without
 locks (Hogwild). A row is read once a token and moved by atomic adds, so no step is lost, but a step may be computed from a row
-that others moved since. Adagrad's rate comes from the sum that the atomic add returns: if a thousand programs update one fresh
-row, each makes a smaller step than the one before. Vectors are read past the first-level cache (.cg), which does not see other
-processors' atomics. So a run on a GPU is not deterministic in its last digits. In Triton's interpreter (TRITON_INTERPRET=1,
+that others moved since. Adagrad's rate comes from the sum after the program has added to it: if a thousand programs update one
+fresh row, each makes a smaller step than the one before. Vectors are read past the first-level cache (.cg), which does not see
+other processors' atomics. So a run on a GPU is not deterministic in its last digits. In Triton's interpreter (TRITON_INTERPRET=1,
 tests) programs run one after the other, and it is deterministic. README.md counts the bytes a pair.
 """
 
@@ -28,7 +28,7 @@ from surf2vec.trainer.model.rows import Items, Rows, TrailItems
 
 MAX_TILE_VALUES, MAX_BLOCK_VALUES = 8192, 4096
 """Values that a program holds of a tile's users (8 warps of 32 threads with 32 values each), and of a block of negatives."""
-TILE_VALUES_PER_THREAD, TRAIL_VALUES_PER_THREAD = 16, 32
+VALUES_PER_THREAD = 32
 KEEP_CHUNK, TRAIL_CHUNK, LIST_CHUNK, SCORED_VALUES = 64, 32, 128, 2**21
 PRECISION = "tf32"
 """Of the factors in a tile's products: 11 bits on tensor cores, and sums of 24 bits. Before sm_80 all have 24."""
@@ -199,18 +199,19 @@ def negatives_at_once(num_negatives: int, num_dims: int) -> int:
 
 
 def num_warps(config: TrainConfig, capability: int, is_trail: bool = False) -> int:
-    """Return the warps of a program: the fewest that keep its values in registers, by the table in docs/card.md.
+    """Return the warps of a program: those that train most on a multiprocessor, by the table in docs/card.md.
 
-    Fewer warps take fewer instructions a pair. Before sm_80 tensor cores do not take float32, and a tile needs twice as many.
+    Fewer warps take fewer instructions a pair, and wait less for each other. Before sm_90 a tile needs twice as many to keep its
+    values in registers, before sm_80, where tensor cores do not take float32, twice as many again.
     """
     if is_trail:  # two sums of the lanes
         held = max(negatives_at_once(config.trail_negative, config.trail_size), 2 * TRAIL_TILE_USERS)
-        values = held * padded(config.trail_size) // TRAIL_VALUES_PER_THREAD
+        values, scale = held * padded(config.trail_size), 1 if capability >= 80 else 2
     else:
         lanes, dims = padded(config.tile_users), padded(config.interest_size)
         held = max(negatives_at_once(config.negative, config.interest_size), lanes)
-        values = held * max(dims, lanes) // TILE_VALUES_PER_THREAD
-    return min(max(values // 32 * (1 if capability >= 80 else 2), 1), 8)
+        values, scale = held * max(dims, lanes), 1 if capability >= 90 else 2 if capability >= 80 else 4
+    return min(max(values // VALUES_PER_THREAD // 32 * scale, 1), 8)
 
 
 def find_capability(device: torch.device) -> int:

@@ -181,9 +181,7 @@ def _rates_now(squares, rows_N, is_on_N, alpha_N):
 
 
 @triton.jit
-def _move_inputs(
-    inputs, squares, l2s, g_MD, page_M, factor_M, alpha_M, atomic_d, D: tl.constexpr, W: tl.constexpr
-):
+def _move_inputs(inputs, squares, l2s, g_MD, page_M, factor_M, alpha_M, atomic_d, D: tl.constexpr, W: tl.constexpr):
     """Move the inputs of the pages at a lag by the steps of the sums. Returns the products of steps and inputs."""
     d, is_page_M, at_MD = _lanes(D), page_M >= 0, inputs + page_M.to(tl.int64)[:, None] * D
     has_MD = is_page_M[:, None] & (d < D)[None, :]

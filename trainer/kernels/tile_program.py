@@ -3,11 +3,10 @@
 Shapes: M lanes, K negatives, B of them at a time, D dims, W lags; M, B and D padded to powers of two from 16 on, as products of
 matrices want them.
 What predicts a lane's target is h_MD: for the interest the lane's user, whose row stays in registers until its history ends; for
-the trail (IS_TRAIL) a weighted sum of the pages around the target. The reference moves rows of the lanes in turn. Here they move
-at once, and for the interest a lane whose item another lane has, too, sees that lane's step by a sum over the lanes before it.
-Outputs of the trail move by what they were at the beginning of the step, inputs lag after lag, the lanes of a lag at once. In
-both, Adagrad's sums of the lanes' equal rows grow in the lanes' order. Several blocks of negatives are read twice: for the
-softmax, whose maximum and sum run along, and to move them, by their scores as they are then. README.md has the formulas.
+the trail (IS_TRAIL) a weighted sum of the pages around the target. The lanes move at once, by the rows as they were at the step's
+beginning and by Adagrad's sums after all have been added; only inputs move lag after lag. So no lane waits for another. Several
+blocks of negatives are read twice: for the softmax, whose maximum and sum run along, and to move them, by their scores as they
+are then. README.md has the formulas.
 """
 
 import triton

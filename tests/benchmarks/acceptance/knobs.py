@@ -13,10 +13,9 @@ from tests.benchmarks.acceptance.report import Report, run_step
 from tests.benchmarks.acceptance.tiles import set_precision
 
 TILE_OPTIONS: tuple[dict[str, int], ...] = (
-    {}, {"num_warps": 4, "maxnreg": 168}, {"num_warps": 4, "maxnreg": 128}, {"num_warps": 2}, {"num_warps": 1},
-    {"num_warps": 8, "maxnreg": 128},
+    {}, {"maxnreg": 200}, {"num_warps": 4}, {"num_warps": 4, "maxnreg": 168}, {"num_warps": 4, "maxnreg": 128}, {"num_warps": 1},
 )  # fmt: skip
-TRAIL_OPTIONS: tuple[dict[str, int], ...] = ({}, {"num_warps": 4, "maxnreg": 168}, {"num_warps": 2})
+TRAIL_OPTIONS: tuple[dict[str, int], ...] = ({}, {"maxnreg": 168}, {"num_warps": 2})
 PRECISIONS = ("tf32x3", "bf16x3")  # the interpreter knows no bf16x3
 
 

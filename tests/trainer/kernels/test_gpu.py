@@ -291,12 +291,13 @@ def binaries(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.slow
 def test_no_program_spills(binaries: list[dict[str, Any]]) -> None:
-    """But for a few values of a thread; and for 256 dimensions or negatives, and the trail before sm_90."""
+    """But for what stays in the first-level cache; and for 256 dimensions or negatives, and before sm_90 the larger programs."""
     assert len(binaries) == 12
     for binary in binaries:
         name, target = binary["program"], binary["target"]
-        if "256" not in name and (target >= 90 or not name.startswith("trail")):
-            assert binary["spilled"] <= 40, f"{name} spills {binary['spilled']} bytes on sm_{target}"
+        if "256" not in name and (target >= 90 or (not name.startswith("trail") and "128" not in name)):
+            spilled = binary["spilled"] * 32 * binary["warps"]
+            assert spilled <= 24_000, f"{name} spills {spilled:,} bytes on sm_{target}"
 
 
 @pytest.mark.slow
