@@ -124,11 +124,11 @@ def test_an_exchange_with_nobody_changes_nothing(
 def test_two_workers_of_torchrun_train_the_trail_as_two_cpus_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sharing: str, is_on_device: bool
 ) -> None:
-    """With one sum an epoch, as GPUs exchange between micro-partitions only, and hardly a user beside another, as lanes of a
-    device move at once. On the host beside the device, where items are divided, with the same bits.
+    """With one sum per epoch, as GPUs exchange between micro-partitions only, few users beside others and few visits of one
+    item, as lanes of a device move at once. On the host beside the device, where items are divided, with the same bits.
     """
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    corpus_dir, histories = tmp_path / "corpus", planted_histories(num_users=6, num_items=12, topics=2, length=10)
+    corpus_dir, histories = tmp_path / "corpus", planted_histories(num_users=6, num_items=48, topics=2, length=10)
     write_corpus(corpus_dir, histories, partitions=16)
     settings = BOTH | {"sharing": sharing, "exchange_tokens": 10**6}
     records, trails = [], []
@@ -138,7 +138,7 @@ def test_two_workers_of_torchrun_train_the_trail_as_two_cpus_do(
         trails.append(arrays(open_generation(job.store_dir).trail))
     assert [record["plan"]["trail_on_device"] for record in records] == [False, is_on_device]
     assert [[worker["num_exchanges"] for worker in record["workers"]] for record in records] == [[2, 2]] * 2
-    untrained = arrays(begin_trail(dataclasses.replace(CONFIG, **BOTH), 12))
+    untrained = arrays(begin_trail(dataclasses.replace(CONFIG, **BOTH), len(trails[0][0])))
     for wanted, found, first in zip(*trails, untrained, strict=True):
         moved = np.abs(wanted - first).max()
         assert moved > 0
