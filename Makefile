@@ -98,7 +98,7 @@ docs: setup
 # Compiled once, half a minute, while the checks run: each of the four processes would do it, all at the same time.
 kernel: setup
 	$(BIN)/python -c "from surf2vec.trainer.config import TrainConfig; from surf2vec.trainer.kernels import pick_kernel; \
-	from surf2vec.trainer.training.preparation import warm_up; warm_up(pick_kernel('cpu', TrainConfig()), TrainConfig())"
+	from surf2vec.trainer.training.warm_up import warm_up; warm_up(pick_kernel('cpu', TrainConfig()), TrainConfig())"
 
 # All benchmark programs in tests/benchmarks; hours.
 bench: setup

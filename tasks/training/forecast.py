@@ -22,7 +22,8 @@ from surf2vec.trainer.plan.together import WorkerSpec, form_team, plan_together
 from surf2vec.trainer.store.tokens import open_corpus
 from surf2vec.trainer.system.units import parse_bytes
 from surf2vec.trainer.training.job import Job
-from surf2vec.trainer.training.preparation import divide_work, find_budget, find_rates, warm_up
+from surf2vec.trainer.training.preparation import divide_work, find_budget, find_rates
+from surf2vec.trainer.training.warm_up import warm_up
 from surf2vec.trainer.workers.group import ALONE
 
 

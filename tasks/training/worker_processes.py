@@ -57,7 +57,7 @@ def pick_device(config: TrainConfig, resources: ResourcesConfig) -> Device:
     if not resources.device_memory:
         return Device("cpu")
     from surf2vec.trainer.kernels import import_gpu
-    from surf2vec.trainer.training.trial import try_apart
+    from surf2vec.trainer.training.warm_up import try_apart
 
     try:
         gpu = import_gpu()

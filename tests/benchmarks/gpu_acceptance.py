@@ -37,7 +37,7 @@ GRACE_SECONDS = 3
 STOPPED = "the call was stopped (SIGTERM)"
 WARM_UP = (
     "from surf2vec.trainer.config import TrainConfig; from surf2vec.trainer.kernels import pick_kernel; "
-    "from surf2vec.trainer.training.preparation import warm_up; warm_up(pick_kernel('cpu', TrainConfig()), TrainConfig())"
+    "from surf2vec.trainer.training.warm_up import warm_up; warm_up(pick_kernel('cpu', TrainConfig()), TrainConfig())"
 )
 
 

@@ -33,8 +33,8 @@ from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.store.tokens import Corpus
 from surf2vec.trainer.training.job import Job, effective_recency
 from surf2vec.trainer.training.loop import train
-from surf2vec.trainer.training.preparation import warm_up
 from surf2vec.trainer.training.vectors import BothParts, read_item_vectors
+from surf2vec.trainer.training.warm_up import warm_up
 from tests.benchmarks.logs import ALL_USERS, MEMORY_BYTES, THREADS, held_out_question, held_out_rows
 from tests.roots.scores import RowScores, ScoreRows, score_by_vectors
 

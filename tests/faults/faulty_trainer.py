@@ -27,8 +27,8 @@ import surf2vec.trainer.store.writer
 import surf2vec.trainer.training.preparation
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.kernels import pick_kernel
-from surf2vec.trainer.training.preparation import warm_up
 from surf2vec.trainer.training.slots import Slots
+from surf2vec.trainer.training.warm_up import warm_up
 
 SAYS_BEGIN, SAYS_END = "a commit begins", "a commit has ended"
 PROCESS_BYTES = 150 * 10**6

@@ -14,3 +14,11 @@ def run_python(*arguments: str, cwd: Path = ROOT, **environment: str) -> str:
     done = subprocess.run([sys.executable, *arguments], cwd=cwd, env=given, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
     return done.stdout
+
+
+def stand_in(folder: Path, script: str) -> str:
+    """A program that stands in for the Python of a process."""
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o700)
+    return str(path)

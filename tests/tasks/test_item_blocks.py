@@ -116,7 +116,7 @@ from surf2vec.trainer.training.infer import refit_held_out
 from surf2vec.trainer.kernels import pick_kernel
 from surf2vec.trainer.training.job import Job
 from surf2vec.trainer.system.memory import private_bytes
-from surf2vec.trainer.training.preparation import warm_up
+from surf2vec.trainer.training.warm_up import warm_up
 from surf2vec.trainer.store.generation import open_generation
 
 folder = Path(sys.argv[1])

@@ -1,6 +1,5 @@
 """Kernels: the inner loop of training, in several implementations of one signature. Picked once, with a logged reason."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +14,13 @@ if TYPE_CHECKING:  # torch takes a second to import, and the CPU kernel does wit
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel. reason: describes the choice for the log; is_compiling: whether its code was not in the cache and must be
-    compiled. device: of its rows, if not the host's memory; gpu: the module that trains there (kernels/gpu.py); free_bytes: on
-    the device before this process used it, if known.
+    """A kernel. reason: describes the choice for the log; device: of its rows, if not the host's memory; gpu: the module that
+    trains there (kernels/gpu.py); free_bytes: on the device before this process used it, if known.
     """
 
     name: str
     reason: str
     train_users: TrainUsers
-    is_compiling: Callable[[], bool] = lambda: False
     device: "torch.device | None" = None
     gpu: Any = None
     free_bytes: int | None = None
@@ -36,7 +33,6 @@ def pick_kernel(name: str, config: TrainConfig) -> Kernel:
     """
     if name == "cpu":
         from surf2vec.trainer.kernels import cpu
-        from surf2vec.trainer.kernels.streams import train_streams
 
         used = cpu.used_threads(config)
         is_deterministic = used == 1 or config.accumulate > 1
@@ -46,7 +42,6 @@ def pick_kernel(name: str, config: TrainConfig) -> Kernel:
             "cpu",
             f"numba on {used} thread{'s' if used > 1 else ''}, {tiles}{order}",
             cpu.train_users,
-            is_compiling=lambda: bool(train_streams.stats.cache_misses),
         )
     if name == "gpu":
         gpu = import_gpu()

@@ -13,6 +13,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,11 @@ def max_threads() -> int:
 def used_threads(config: TrainConfig) -> int:
     """Return the threads that a training with these settings uses."""
     return min(config.threads or max_threads(), max_threads())
+
+
+def is_compiled() -> bool:
+    """Return whether machine code for training is in the cache."""
+    return any(Path(train_streams.stats.cache_path).glob("*.train_streams-*.nbc"))
 
 
 def train_users(users: Rows, items: Items, work: Pass) -> int:

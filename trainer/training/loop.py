@@ -32,13 +32,14 @@ from surf2vec.trainer.training.curve import MAX_POINTS, Targets
 from surf2vec.trainer.training.engine import Engine, FinishedPass
 from surf2vec.trainer.training.item_blocks import ItemBlocks
 from surf2vec.trainer.training.job import Job, choose_parts, describe_training, effective_recency, find_generation
-from surf2vec.trainer.training.preparation import TrainingState, divide_work, find_state, prepare_resume, warm_up
+from surf2vec.trainer.training.preparation import TrainingState, divide_work, find_state, prepare_resume
 from surf2vec.trainer.training.record import Record
 from surf2vec.trainer.training.redivide import join_item_blocks
 from surf2vec.trainer.training.schedule import PartitionPass, Schedule
 from surf2vec.trainer.training.slots import Background, ItemSlots, RingSlots, Slots
 from surf2vec.trainer.training.team import Requests, Team, Together
 from surf2vec.trainer.training.trail_slot import TrailSlot
+from surf2vec.trainer.training.warm_up import warm_up
 from surf2vec.trainer.workers.group import Workers, join_workers, run_on_first
 
 if TYPE_CHECKING:  # torch takes a second to import

@@ -1,9 +1,7 @@
-"""Prepares a training: its state in the store, the compiled kernel, the plan."""
+"""Prepares a training: its state in the store, its plan."""
 
 import os
 import shutil
-import threading
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surf2vec.trainer.config import TrainConfig
-from surf2vec.trainer.draws import mix_array
-from surf2vec.trainer.events import OnEvent, ignore_event, log
+from surf2vec.trainer.events import OnEvent, log
 from surf2vec.trainer.gensim.warm_start import WarmStart, read_warm_start
 from surf2vec.trainer.kernels import Kernel
-from surf2vec.trainer.kernels.failures import explain_failures
-from surf2vec.trainer.kernels.first_rows import at_rest, begin_items, begin_trail, begin_users
-from surf2vec.trainer.kernels.signature import Pass
-from surf2vec.trainer.model.objectives import TrailTables, make_sampling, make_trail_tables
-from surf2vec.trainer.model.rows import Items, Rows, TrailItems
 from surf2vec.trainer.model.trees import make_tree
 from surf2vec.trainer.plan.alone import Budget, Division, Plan, plan_training
 from surf2vec.trainer.plan.prediction import Rates, known_rates
@@ -28,18 +20,14 @@ from surf2vec.trainer.plan.sharing import Share, share_users
 from surf2vec.trainer.plan.sizes import Work, training_sizes
 from surf2vec.trainer.plan.together import SharingPlan, WorkerSpec, form_team, plan_together
 from surf2vec.trainer.store.generation import Generation, has_generation, open_generation
-from surf2vec.trainer.store.tokens import Corpus, Histories
+from surf2vec.trainer.store.tokens import Corpus
 from surf2vec.trainer.store.writer import pin_generation
 from surf2vec.trainer.system.memory import context_bytes, limit_device_memory, private_bytes
-from surf2vec.trainer.training.curve import Targets
 from surf2vec.trainer.training.job import Job, find_generation, identity
 from surf2vec.trainer.training.record import Record, read_record
 from surf2vec.trainer.training.redivide import epochs_done, redivide, sharing_of
 from surf2vec.trainer.training.schedule import Schedule
 from surf2vec.trainer.workers.group import Workers, run_on_first
-
-PATIENCE_SECONDS = 2.0
-"""Seconds after which a message says that the kernel is being compiled."""
 
 
 @dataclass
@@ -89,56 +77,6 @@ def prepare_resume(
             log(on_event, f"workers were {begun_by} and are {num_workers} now: epoch {ended + 1}{begins}")
         state.generation = open_generation(store_dir)
         state.record = read_record(state.generation.manifest, workers.rank)
-
-
-def warm_up(kernel: Kernel, config: TrainConfig, on_event: OnEvent = ignore_event) -> float:
-    """Compile the kernel, or load it from the cache. Returns the seconds. Raises ResourceError if a GPU cannot run it.
-
-    The CPU kernel is compiled in a daemon thread, so that a signal does not wait half a minute for the compiler.
-    """
-    started = time.perf_counter()
-    failed: list[BaseException] = []
-
-    def compile_all() -> None:
-        try:
-            users, items, trail, tables, work = _make_up_work(config, length=0)
-            if config.interest_size:
-                kernel.train_users(users, items, work)
-            if config.trail_size:
-                from surf2vec.trainer.kernels.cpu import train_trail  # numba takes half a second to import
-
-                train_trail(trail, work, tables, config.trail_backward)
-            at_rest(config, 0, work.hashes, users)
-        except BaseException as error:
-            failed.append(error)
-
-    if kernel.device is not None:  # the current GPU is a state of the thread
-        if config.interest_size:
-            try_kernel(kernel, config)
-        compile_all()
-    else:
-        thread = threading.Thread(target=compile_all, name="compiler", daemon=True)
-        thread.start()
-        thread.join(PATIENCE_SECONDS)
-        if thread.is_alive() and kernel.is_compiling():
-            log(on_event, "compiling the kernel, once for this installation")
-        thread.join()
-    if failed:
-        raise failed[0]
-    return time.perf_counter() - started
-
-
-def try_kernel(kernel: Kernel, config: TrainConfig) -> None:
-    """Train one made-up user with a GPU kernel. Raises ResourceError, with a remedy, when it fails or ends with no numbers."""
-    users, items, trail, tables, work = _make_up_work(config, length=8)
-    with explain_failures(lambda: "one made-up user"):
-        kernel.train_users(users, items, work)
-        if config.trail_size and kernel.gpu:
-            kernel.gpu.train_trail(trail, work, tables, config.trail_backward)
-        if config.dtype == "bfloat16" and kernel.gpu:
-            kernel.gpu.round_to_bfloat16(users, work)
-        if not (np.isfinite(users.vectors).all() and np.isfinite(items.outputs.vectors).all()):
-            raise ArithmeticError("the vectors that it returned are not finite")
 
 
 def divide_work(
@@ -204,16 +142,3 @@ def connect_devices(workers: Workers, kernel: Kernel) -> None:
     import torch
 
     workers.wait(workers.add_up(torch.zeros(1, device=kernel.device or "cpu")))
-
-
-def _make_up_work(config: TrainConfig, length: int) -> tuple[Rows, Items, TrailItems, TrailTables, Pass]:
-    """Return a made-up user with `length` tokens, items, the trail's items with their tables, and a pass over them."""
-    num_items, hashes = max(1, length), mix_array(np.arange(1, dtype=np.uint64))
-    counts, offsets = np.ones(num_items, dtype=np.int64), np.array([0, length])
-    tree = make_tree(config, counts)
-    histories = Histories(hashes, np.arange(length, dtype=np.int32), offsets, offsets[1:], np.zeros(1, dtype=bool))
-    alphas, targets = np.full(1, config.alpha, dtype=np.float32), Targets(config, make_sampling(counts, config), tree)
-    work = targets.make_pass(histories, np.arange(1), alphas, config.used_recency, epoch=0)
-    items = begin_items(config, num_items, tree.num_rows if tree else num_items)
-    trail = begin_trail(config, num_items if config.trail_size else 0)
-    return begin_users(config, hashes), items, trail, make_trail_tables(counts, config), work

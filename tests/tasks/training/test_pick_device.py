@@ -13,7 +13,8 @@ from surf2vec.tasks.training.worker_processes import Device, count_workers, pick
 from surf2vec.trainer import kernels
 from surf2vec.trainer.config import TrainConfig
 from surf2vec.trainer.errors import ConfigError
-from surf2vec.trainer.training import trial
+from surf2vec.trainer.training import warm_up
+from tests.servers.python import stand_in
 from tests.trainer.kernels.test_gpu import HAS_GPU, gpu, is_interpreted
 
 CONFIG = TrainConfig(parts="interest", vector_size=4, negative=2)
@@ -25,17 +26,9 @@ def interpret(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As where there is a card, but the trial's process interprets the kernel where there is none."""
     monkeypatch.setenv("TRITON_INTERPRET", str(int(is_interpreted)))
     monkeypatch.setattr(gpu, "find_device", lambda: None)
-    trial.try_apart.cache_clear()
+    warm_up.try_apart.cache_clear()
     yield
-    trial.try_apart.cache_clear()
-
-
-def stand_in(folder: Path, script: str) -> str:
-    """A program that stands in for the Python of the trial."""
-    path = folder / "python"
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o700)
-    return str(path)
+    warm_up.try_apart.cache_clear()
 
 
 def test_a_trial_that_succeeds_takes_the_gpu() -> None:
@@ -65,7 +58,7 @@ def test_a_trial_that_fails_takes_the_cpu_and_says_why(monkeypatch: pytest.Monke
 def test_a_process_that_ends_badly_is_a_reason_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
 ) -> None:
-    monkeypatch.setattr(trial, "TRIAL_SECONDS", 0.5)
+    monkeypatch.setattr(warm_up, "TRIAL_SECONDS", 0.5)
     monkeypatch.setattr(sys, "executable", stand_in(tmp_path, script))
     device = pick_device(CONFIG, ON_GPU)
     assert device.kernel == "cpu"

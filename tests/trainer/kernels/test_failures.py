@@ -20,7 +20,7 @@ from surf2vec.trainer.kernels import Kernel
 from surf2vec.trainer.kernels.device import Event, Stream
 from surf2vec.trainer.kernels.failures import explain_failures
 from surf2vec.trainer.training import device_engine, loop
-from surf2vec.trainer.training.preparation import try_kernel, warm_up
+from surf2vec.trainer.training.warm_up import try_kernel, warm_up
 from tests.data.corpora import planted_histories, write_corpus
 from tests.trainer.kernels.test_gpu import gpu, triton
 from tests.trainer.training.late_device import kernel_of

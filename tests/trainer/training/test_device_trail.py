@@ -16,7 +16,7 @@ from surf2vec.trainer.kernels.first_rows import begin_trail
 from surf2vec.trainer.store.generation import open_generation
 from surf2vec.trainer.training import loop
 from surf2vec.trainer.training.loop import train
-from surf2vec.trainer.training.preparation import warm_up
+from surf2vec.trainer.training.warm_up import warm_up
 from tests.data.corpora import planted_histories, write_corpus
 from tests.roots.store_contents import assert_same_bits
 from tests.trainer.kernels.test_gpu import gpu
