@@ -38,11 +38,7 @@ def pick_kernel(name: str, config: TrainConfig) -> Kernel:
         is_deterministic = used == 1 or config.accumulate > 1
         tiles = f"tiles of {config.num_lanes} users, " if config.has_tiles else ""
         order = "deterministic" if is_deterministic else "item rows shared without locks"
-        return Kernel(
-            "cpu",
-            f"numba on {used} thread{'s' if used > 1 else ''}, {tiles}{order}",
-            cpu.train_users,
-        )
+        return Kernel("cpu", f"numba on {used} thread{'s' if used > 1 else ''}, {tiles}{order}", cpu.train_users)
     if name == "gpu":
         gpu = import_gpu()
         gpu.check_supported(config)

@@ -91,6 +91,15 @@ def draw_order(hashes, epoch_key, bits, packed):
         packed[i] = (draw(mix(hashes[i] ^ epoch_key), 0, ORDER, 0) >> bits << bits) | np.uint64(i)
 
 
+@numba.njit(nogil=True, cache=True, **OPTIONS | {"fastmath": False})
+def fill_rates(lengths, first_token, total_tokens, alpha, fall, rates):
+    """Fill rates float32[n], as surf2vec.trainer.plan.schedule.learning_rates defines them."""
+    before = 0.0
+    for i in range(len(lengths)):
+        before += lengths[i]
+        rates[i] = np.float32(alpha - (before + first_token - lengths[i]) / total_tokens * fall)
+
+
 @numba.njit(nogil=True, cache=True, **OPTIONS)
 def take_numbers(packed, bits):
     """Leave the users' numbers in packed uint64[n], which is sorted. Returns whether any two draws were the same."""

@@ -36,17 +36,15 @@ def user_order(seed: int, epoch: int, hashes: NDArray[np.uint64]) -> NDArray[np.
 def learning_rates(
     alpha: float, min_alpha: float, first_token: float, lengths: NDArray[Any], total_tokens: int
 ) -> NDArray[np.float32]:
-    """Return the learning rate of each user, float32[n]. It falls linearly with the raw tokens before the user.
+    """Return the learning rate of each user, float32[n], which falls linearly with the raw tokens before the user.
 
-    `first_token` counts the tokens before the first of these users over all epochs, `lengths` [n] are the users'
-    tokens in their order, `total_tokens` those of all planned epochs.
+    first_token: tokens of all epochs before these users; lengths [n]: of the users, in their order; total_tokens: of all epochs.
     """
-    before = np.cumsum(lengths, dtype=np.float64)
-    before += first_token  # in place: new pages would take longer than the arithmetic
-    before -= lengths
-    before /= max(total_tokens, 1)
-    before *= alpha - min_alpha
-    return np.subtract(alpha, before, out=before).astype(np.float32)
+    from surf2vec.trainer.kernels.compiled_draws import fill_rates  # numba takes half a second to import
+
+    rates = np.empty(len(lengths), dtype=np.float32)
+    fill_rates(lengths, float(first_token), max(total_tokens, 1), alpha, alpha - min_alpha, rates)
+    return rates
 
 
 @dataclass(frozen=True)

@@ -153,8 +153,7 @@ class Schedule:
         in_place = int(self.corpus.tokens[partitions[:index]].sum())
         before = tokens_before(step, offsets, num_blocks) + in_place / num_blocks
         first_token, all_tokens = step.epoch * own_tokens + before, config.epochs * own_tokens
-        shares = lengths / num_blocks if num_blocks > 1 else lengths
-        alphas = learning_rates(config.alpha, config.min_alpha, first_token, shares, all_tokens)
+        alphas = learning_rates(config.alpha, config.min_alpha, first_token, lengths / num_blocks, all_tokens)
         histories = self.blocks.histories(histories, step.block)
         work = targets.make_pass(histories, users, alphas, self.recency, step.epoch)
         num_cuts = self.num_exchanges(position) if self.plan.sharing.cuts_places else 0
