@@ -76,4 +76,4 @@ def compare(name: str, width: int, side: Side, alone: Side) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_benchmark(measure_lockstep, small={"log": "msweb", "seeds": 1, "EPOCHS": 1}))
+    sys.exit(run_benchmark(measure_lockstep, small={"log": "msweb", "seeds": 1, "EPOCHS": 1, "PARTS": ("trail",)}))

@@ -72,7 +72,7 @@ def test_a_signal_does_not_wait_for_the_compiler(tmp_path: Path, number: signal.
         assert process.wait(5) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_training_keeps_none_of_the_compilers_memory(tmp_path: Path) -> None:
     environment, command = (
         os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)},
