@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 NAMED = re.compile(r"This page of the site is \[.*\]\((.*)\)\.\n")
+LINK = re.compile(r"\]\((?:\.\./)*docs/")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
@@ -16,4 +17,4 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if named is None:
         return markdown
     path = Path(page.file.abs_src_path).parent / named[1]
-    return path.read_text(encoding="utf-8").replace("](docs/", "](")
+    return LINK.sub("](", path.read_text(encoding="utf-8"))

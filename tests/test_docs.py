@@ -1,6 +1,8 @@
 """The documents are true: commands, settings, defaults, dependencies, paths and links are those of the code."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from urllib.parse import unquote
@@ -26,6 +28,12 @@ WRITTEN_BY_HAND = ["infra/.env"]  # what the reader makes
 def test_the_generated_pages_are_up_to_date(path: Path) -> None:
     made = pages()[path]
     assert path.read_text(encoding="utf-8") == made, "run: python -m tests.reference_pages"
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
 
 
 @pytest.mark.parametrize(("path", "text"), TEXTS)

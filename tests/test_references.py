@@ -22,26 +22,19 @@ def read_prose(path: Path) -> str:
     if path.suffix == ".sql":
         text = "\n".join(line for line in text.splitlines() if line.startswith("--"))
     elif path.suffix == ".py":
-        comments = [
-            token.string
-            for token in tokenize.generate_tokens(io.StringIO(text).readline)
-            if token.type == tokenize.COMMENT
-        ]
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
         statements = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr)]
-        text = "\n".join(
-            [*comments, *(node.value for node in statements if isinstance(getattr(node, "value", None), str))]
-        )
+        values = [statement.value for statement in statements if isinstance(statement, ast.Constant)]
+        text = "\n".join([*comments, *(value for value in values if isinstance(value, str))])
     return re.sub(r"[^\n|]*(?:\n[^\n|]*)?revision [0-9a-f]{7}[^\n|]*", "", text)  # what an earlier revision has
 
 
 def find_missing(path: Path, text: str) -> list[str]:
     """Return the paths and modules of this repository that a file's prose names and that are not there."""
     places = (path.parent, ROOT)
-    missing = [
-        name
-        for name in PATH.findall(text)
-        if name.partition("/")[0] in FOLDERS and not any((place / name).exists() for place in places)
-    ]
+    paths = [name for name in PATH.findall(text) if name.partition("/")[0] in FOLDERS]
+    missing = [name for name in paths if not any((place / name).exists() for place in places)]
     return missing + [name for name in MODULE.findall(text) if not is_there(name)]
 
 
